@@ -45,7 +45,7 @@ from neli_router.protocols.induction.events import (
     Restart,
     Trim,
 )
-from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
 from neli_router.protocols.induction.records import (
     Beat,
     Expire,
@@ -57,6 +57,7 @@ from neli_router.protocols.induction.records import (
     Snapshot,
     decode,
     encode,
+    snapshot_version,
 )
 from neli_router.protocols.induction.snapshots import BadSnapshot, restore
 from neli_router.protocols.induction.trust import Evidence
@@ -345,7 +346,8 @@ def oldest_state(ledger: Ledger) -> State:
 
     Leaves the ledger's position anywhere. The newest snapshot would save more reading, but a stranger may have written
     it, and no member may have had the time to contradict it yet. Members drop records only below a snapshot that they
-    agree with, so they agreed with the first snapshot that is left.
+    agree with, so they agreed with the first snapshot that is left. If no snapshot here can be read, but one is of a
+    newer fold version, the group moved on: what its other records mean is not known, and no member may found it again.
     """
     span = SPAN
     for _ in range(LOOKS_MAX):
@@ -354,7 +356,7 @@ def oldest_state(ledger: Ledger) -> State:
         if low <= FIRST_OFFSET_MAX:
             return State()
         try:
-            found, founded, members = _look_through(ledger, low, tip, start)
+            found, founded, members, version = _look_through(ledger, low, tip, start)
         except LedgerTrimmed:
             continue  # A member trimmed between the two looks, so there is a newer snapshot.
         if found is not None:
@@ -362,6 +364,13 @@ def oldest_state(ledger: Ledger) -> State:
         if low > start:
             span *= 8
             continue
+        oldest, newest = FOLD_VERSIONS
+        if version > newest:
+            raise LedgerUnusable(
+                f"a snapshot of fold version {oldest} to {newest} was wanted in {ledger.address}",
+                f"the ledger's group is at version {version}",
+                "run a release of neli-router that knows that version",
+            )
         # A genesis certainly counts if its writer had read all the dropped records and found no genesis among them.
         if members if founded is None else founded.at < start:
             raise LedgerUnusable(
@@ -377,10 +386,11 @@ def oldest_state(ledger: Ledger) -> State:
     )
 
 
-def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, Genesis | None, bool]:
-    """The first good snapshot in [low, tip); the first genesis before it; and whether members' records precede it."""
+def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State | None, Genesis | None, bool, int]:
+    """The first good snapshot in [low, tip); the first genesis before it; whether members' records precede it; and the
+    newest fold version of snapshots that cannot be read."""
     founded: Genesis | None = None
-    members = False
+    members, version = False, 0
     position = low
     ledger.seek(low)
     while position < tip:
@@ -396,10 +406,12 @@ def _look_through(ledger: Ledger, low: int, tip: int, start: int) -> tuple[State
             # A snapshot that covers more records than stand before it was meant for a ledger that no longer exists.
             if isinstance(record, Snapshot) and start <= record.upto <= entry.offset:
                 try:
-                    return restore(record), founded, members
+                    return restore(record), founded, members, version
                 except BadSnapshot:
                     continue  # A later snapshot will do, or the records themselves.
-    return None, founded, members
+            if record is None and b'"snapshot"' in entry.payload[:40]:
+                version = max(version, snapshot_version(entry.payload))
+    return None, founded, members, version
 
 
 def _may_matter(entry: Entry, *, members: bool) -> bool:

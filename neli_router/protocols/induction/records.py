@@ -70,6 +70,7 @@ __all__ = [
     "encode",
     "is_known",
     "skip_notices",
+    "snapshot_version",
 ]
 
 WHOLE_MAX = 2**53 - 1
@@ -321,10 +322,21 @@ class _HandoverLine(_Record, frozen=True, kw_only=True, tag="handover"):
         return None
 
 
+class _PeekedImage(Struct, frozen=True):
+    version: Version
+
+
+class _PeekedSnapshot(Struct, frozen=True, tag_field="kind", tag="snapshot"):
+    """A snapshot of any format: all else that it has is ignored."""
+
+    state: _PeekedImage
+
+
 _Line = Genesis | Join | Beat | _ExpireLine | Certify | _HandoverLine | Leave | WishRecord | Upgrade | Snapshot
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
+_peeker = msgspec.json.Decoder(_PeekedSnapshot)
 
 
 def encode(record: Record) -> bytes:
@@ -360,6 +372,14 @@ def _is_in_first_format(line: _Line) -> bool:
     if isinstance(line, Snapshot):
         return line.ext is UNSET and line.state.graces is UNSET and line.state.away is UNSET
     return line.ext is UNSET
+
+
+def snapshot_version(payload: bytes) -> int:
+    """The fold version in a snapshot that `decode` cannot read, which a newer release wrote; 0 for anything else."""
+    try:
+        return _peeker.decode(payload).state.version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
 
 
 def is_known(record: Record, version: int) -> bool:

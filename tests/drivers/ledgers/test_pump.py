@@ -5,6 +5,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from neli_router.drivers.ledgers import pump
 from neli_router.drivers.ledgers.base import READ_MAX
@@ -31,8 +32,16 @@ from neli_router.protocols.induction.events import (
     Trim,
     Wish,
 )
-from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.records import Drain, Leave, Record, Snapshot, encode
+from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
+from neli_router.protocols.induction.records import (
+    Drain,
+    Leave,
+    Record,
+    Snapshot,
+    decode,
+    encode,
+    snapshot_version,
+)
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import Notice, Stopped
 from tests.drivers.ledgers.tape import Scripted, Tape, failure
@@ -373,6 +382,20 @@ def test_a_ledger_of_which_only_what_is_void_was_dropped_is_read_from_where_it_s
     tape = Tape(*records, first=7)
     assert State(at=7) == oldest_state(tape)
     assert len(records) == sum(Rig(tape).turn().sizes)
+
+
+@pytest.mark.parametrize("beats", [(beat("a"),), ()], ids=["with records that it knows", "with none"])
+def test_a_ledger_whose_snapshots_are_of_a_newer_version_is_refused_and_not_founded_again(
+    beats: tuple[Record, ...],
+) -> None:
+    """A later release may write snapshots with more in them."""
+    written = encode(snapshot("a", replace(BEGUN, version=FOLD_VERSIONS[1] + 1)))
+    tape = Tape(*beats, first=7)
+    later = written.replace(b'"state":{', b'"state":{"later":1,')
+    assert (None, FOLD_VERSIONS[1] + 1) == (decode(later), snapshot_version(later))
+    tape.append([later])
+    with pytest.raises(LedgerUnusable, match=f"group is at version {FOLD_VERSIONS[1] + 1}: run a release"):
+        oldest_state(tape)
 
 
 def test_a_member_that_trims_between_two_looks_leaves_a_newer_snapshot() -> None:
