@@ -21,13 +21,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from msgspec import UNSET
+from click.testing import Result
 
 from benchmarks import BenchmarkOptions, Figures, option
 from neli_router.drivers.ledgers.base import Entry
@@ -158,7 +158,7 @@ class _Roll:
         self._rng.shuffle(steps)
         for step, name in enumerate(steps):
             if ask and step == len(steps) // 2:
-                result = neli("upgrade", "--ledger", self._group.ledger, "--dry-run")
+                result = self._neli("upgrade", "--dry-run")
                 assert result.exit_code == REFUSED, result.output
                 self.held_back = len(result.stdout.splitlines()) - 1  # Without the head of the table.
             if name is None:
@@ -170,7 +170,7 @@ class _Roll:
 
     def _upgrade(self) -> None:
         """Upgrade the group, and start an older member then."""
-        result = neli("upgrade", "--ledger", self._group.ledger)
+        result = self._neli("upgrade")
         assert result.exit_code == 0, result.output
         late = self._group.start("late", environment=self._old)
         for _ in range(self._options.kills):
@@ -179,12 +179,18 @@ class _Roll:
         self._settle()
         self.refused = "GroupMismatch" in late.log and "version 3" in late.life.error and not late.life.spans
 
+    def _neli(self, *words: str) -> Result:
+        tests = [name for name in os.environ if name.startswith("NELI_TEST_")]
+        return neli(*words, "--ledger", self._group.ledger, **dict.fromkeys(tests))
+
     def _replace(self, name: str) -> None:
         if self._rng.random() < 0.5:
             self._kill(name)
             return
         self._await_room(name)
         leaver = self._present[name]
+        # Before that, SIGTERM would end it like any program.
+        self._await(lambda: leaver.life.phase is not LifePhase.STARTING, f"{leaver.life.label} was to start")
         leaver.ask_to_leave()
         self._group.wait_until(lambda: not leaver.is_running, f"{leaver.life.label} was to leave")
         self._require(leaver, is_good=leaver.exit_code() == 0)
@@ -207,10 +213,13 @@ class _Roll:
 
         def is_room() -> bool:
             others = [process for other, process in self._present.items() if other != name]
-            starting = sum(process.life.phase is LifePhase.STARTING for process in others)
-            return starting < STARTING_MAX or not all(process.is_running for process in others)
+            return sum(process.life.phase is LifePhase.STARTING for process in others) < STARTING_MAX
 
-        self._group.wait_until(is_room, "members were to start")
+        self._await(is_room, "members were to start")
+
+    def _await(self, ready: Callable[[], bool], wanted: str) -> None:
+        """Wait until `ready`, or until a process has ended that should run."""
+        self._group.wait_until(lambda: ready() or not all(it.is_running for it in self._present.values()), wanted)
         self._look()
 
     def _settle(self) -> None:
@@ -233,15 +242,11 @@ def _read(entries: Sequence[Entry]) -> tuple[int, int, list[tuple[int, int]]]:
     digests, compared, joins = {0: 0}, list[bool](), list[tuple[int, int]]()
     for state, record, counts in _changes(entries):
         digests[state.at] = state.digest
-        if isinstance(record, Join) and counts:
-            joins.append(record.versions)
-        elif (
-            isinstance(record, Beat)
-            and record.digest is not UNSET
-            and record.by in state.seats
-            and record.at in digests
-        ):
-            compared.append(digests[record.at] == int(record.digest, 16))
+        match record:
+            case Join(versions=versions) if counts:
+                joins.append(versions)
+            case Beat(by, digest=str(digest), at=at) if by in state.seats and at in digests:
+                compared.append(digests[at] == int(digest, 16))
     return len(compared), compared.count(False), joins
 
 
