@@ -181,7 +181,7 @@ def upgrade() -> CheckedWish:
         if state.genesis is None or state.version == NEWEST:
             return None
         wanted = f"{what} was wanted"
-        if not state.seats:
+        if not any(map(state.is_member, state.seats)):
             return GroupMismatch(wanted, "the group has no member", "start its members, then repeat this")
         if not (behind := held_back_by(state)):
             return None
@@ -199,8 +199,12 @@ def upgrade() -> CheckedWish:
 
 
 def held_back_by(state: State) -> list[Seat]:
-    """The members that do not know the version NEWEST, so the group cannot be upgraded to it."""
-    return [seat for seat in state.seats.values() if not seat.versions[0] <= NEWEST <= seat.versions[1]]
+    """The members that do not know the version NEWEST, so the group cannot be upgraded to it.
+
+    Those that are away do not count: if they return with an older release, they are refused.
+    """
+    there = (seat for incarnation, seat in state.seats.items() if state.is_member(incarnation))
+    return [seat for seat in there if not seat.versions[0] <= NEWEST <= seat.versions[1]]
 
 
 def known(seat: Seat) -> str:

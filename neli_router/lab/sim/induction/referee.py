@@ -80,7 +80,8 @@ class Referee:
             self._judge(before, offset, record, after)
         if after.owners is not before.owners or after.seats is not before.seats:
             self._on_change(before, after)
-        if any(not low <= after.version <= high for low, high in (seat.versions for seat in after.seats.values())):
+        there = (seat.versions for incarnation, seat in after.seats.items() if after.is_member(incarnation))
+        if any(not low <= after.version <= high for low, high in there):
             assert record is not None
             self._object("a member does not know the group's version after", offset, record)
         if record is not None and is_known(record, before.version):
