@@ -46,7 +46,7 @@ def test_a_loss_that_is_noted_after_a_new_gain_takes_nothing_away() -> None:
 
 
 def test_the_time_without_a_leader_counts_from_the_first_moment_to_the_last() -> None:
-    spans = [(0, 0.0, 4.0), (0, 3.0, 6.0), (0, 8.0, 9.0), (1, 0.0, 20.0)]
+    spans = [(0, 0.0, 4.0), (0, 3.0, 6.0), (0, 4.0, 5.0), (0, 8.0, 9.0), (1, 0.0, 20.0)]
     assert [(2.0, 3.0), (0.0, 0.0), (9.0, 9.0)] == leaderless(spans, 3, 1.0, 10.0)
 
 
