@@ -75,7 +75,7 @@ REQUEST_EVERY = 0.05
 """Seconds between two requests for the same partition."""
 
 ANY = ""
-"""The name of whoever leads."""
+"""Stands for the name of any process."""
 
 ASK_MAX = 30.0
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
+    BATCHES,
     Drain,
     Handover,
     Image,
@@ -58,6 +59,8 @@ DAMAGES: dict[str, dict[str, Any]] = {
     "another weight": {"weights": {"y": 3}},
     "another load": {"loads": {"0": 2.5}},
     "no departed member": {"departed": []},
+    "a grace": {"graces": {"a": 5.0}},
+    "one that is away": {"away": {"a": 5.0}},
     "another digest": {"digest": "0" * 16},
 }
 
@@ -67,6 +70,7 @@ def test_a_snapshot_that_contradicts_itself_is_refused(damage: dict[str, Any]) -
     """Every part is damaged once, except in the genesis and the seats, whose parts the digest covers as one."""
     assert set(Image.__struct_fields__) - {"genesis"} == {part for each in DAMAGES.values() for part in each}
     fields = json.loads(encode(snapshot("z", STATE)))
+    fields["v"] = BATCHES
     fields["state"].update(damage)
     record = decode(json.dumps(fields).encode())
     assert isinstance(record, Snapshot)
