@@ -98,6 +98,7 @@ class Options(BenchmarkOptions):
     lease: float = 1.0
     members: int = 8
     partitions: int = 256
+    grace: float = option(30.0, "seconds for which a member's partitions wait for its return; 0 for none")
     every: float = option(3.0, "seconds from one restart to the next, if it is over by then")
     patience: float = option(0.25, "seconds after which an unserved request is lost")
     static: bool = switch("also Kafka's static membership, in the same run")
@@ -127,13 +128,14 @@ def run(options: Options) -> Figures:
         "partitions": options.partitions,
         "lease_s": options.lease,
         "patience_s": options.patience,
+        "grace_s": options.grace,
         "ledger": options.ledger,
     }
 
 
 def _ours(there: str, kind: str, options: Options) -> Figures:
     with tempfile.TemporaryDirectory(prefix="neli-restart-") as folder, ExitStack() as stack:
-        ours = {"lease": options.lease, "witness": "none", **options_at(there, "restart")}
+        ours = {"lease": options.lease, "witness": "none", "grace": options.grace, **options_at(there, "restart")}
         pause = options.lease / ROUNDS_PER_LEASE
         group = stack.enter_context(ProcessGroup(Path(folder), partitions=options.partitions, pause=pause, **ours))
         copy = stack.enter_context(LedgerCopy(group.ledger))

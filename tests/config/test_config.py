@@ -52,7 +52,7 @@ def test_all_problems_are_named_at_once() -> None:
         max_age=0,
     )
     known = (
-        "accept_rewinds, address, beat, delay_max, drain_timeout, guarantee, layout, lease, ledger, "
+        "accept_rewinds, address, beat, delay_max, drain_timeout, grace, guarantee, layout, lease, ledger, "
         "max_age, name, ownership, protocol, replace, snapshot_every, term_base, weight, witness, zone"
     )
     expected = f"""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from neli_router.core.keyspace import SLOTS_MAX, Layout
 from neli_router.protocols.induction import records as kinds
@@ -133,7 +134,9 @@ def parsed(
             layout = Layout(slots=16, partitions=fields.pop("partitions", LAYOUT.partitions))
             return genesis(by, **{**(agreed or {}), "layout": layout, **fields})
         case "join":
-            return join(by, **{"name": match["by"], "at": state.at, **fields})
+            grace = fields.pop("grace", None)
+            joining = join(by, **{"name": match["by"], "at": state.at, **fields})
+            return joining if grace is None else replace(joining, v=2, grace=float(grace))
         case "beat":
             at = fields.setdefault("at", state.at)
             return Beat(**{"by": by, "sent_at": 0.0, "digest": digest_text((digests or {}).get(at, 0)), **fields})
@@ -223,7 +226,8 @@ def next_record(state: State, plot: Plot) -> Record | None:
     name, partition = "vwxyzabc"[other], other % 5  # One partition more than exist.
     match kind:
         case "join":
-            return join("abcdefghijklmnop"[one + 8 * (third % 2)], "vwxyz"[other % 5], at=state.at, weight=third)
+            joining = join("abcdefghijklmnop"[one + 8 * (third % 2)], "vwxyz"[other % 5], at=state.at, weight=third)
+            return replace(joining, v=2, grace=float(third)) if state.version > 2 and other % 2 else joining
         case "beat":
             return beat(writer, state, sent_at=float(other))
         case "expire":
@@ -236,7 +240,7 @@ def next_record(state: State, plot: Plot) -> Record | None:
             by, about = writer if third == 3 else owner, partition if third == 2 else place
             return Handover(by=by, terms={about: term})
         case "leave":
-            return Leave(by=writer)
+            return Leave(by=writer, grace=float(other % 2))
         case "certify":
             dead = seated[other % len(seated)] if seated and third else "abcdefgh"[one]
             return Certify(by=writer, incarnation=dead)

@@ -82,7 +82,7 @@ def run(
             draw = partial(frame, run, title=title)
             with LiveScreen(draw) if (wants_live() if live is None else live) else PlainScreen(title) as screen:
                 with ProcessGroup(
-                    folder, partitions=partitions, pause=LOOK_EVERY, ledger=ledger, grace=GRACE_MAX, **options
+                    folder, partitions=partitions, pause=LOOK_EVERY, ledger=ledger, leave_within=GRACE_MAX, **options
                 ) as group:
                     scene = Scene(run, group, screen)
                     try:

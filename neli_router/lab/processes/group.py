@@ -153,7 +153,7 @@ class ProcessGroup(Closing):
 
     They check their leases every `pause` seconds. `program` is the module that they run, with its arguments, and
     `environment` overrides this process's own. At the end of the block, processes that still run are asked to leave
-    within `grace` seconds, and then killed.
+    within `leave_within` seconds, and then killed.
     """
 
     def __init__(
@@ -165,13 +165,13 @@ class ProcessGroup(Closing):
         ledger: str = "",
         program: Sequence[str] = ("neli_router.lab.processes.worker",),
         environment: Mapping[str, str] | None = None,
-        grace: float = 0.0,
+        leave_within: float = 0.0,
         **options: Any,
     ) -> None:
         self.ledger = ledger or f"sqlite://{folder / 'ledger.db'}"
         self.processes: list[MemberProcess] = []
         self.partitions = partitions
-        self._folder, self._program, self._grace, self._pause = folder, program, grace, pause
+        self._folder, self._program, self._leave_within, self._pause = folder, program, leave_within, pause
         self._environment = dict(environment or {})
         self._config = {"ledger": self.ledger, "layout": {"partitions": partitions}, **options}
         self._started: Counter[str] = Counter()
@@ -258,7 +258,7 @@ class ProcessGroup(Closing):
         self.read_notes()
 
     def close(self) -> None:
-        patience = self._grace
+        patience = self._leave_within
         if patience:
             for process in self.processes:
                 process.ask_to_leave()

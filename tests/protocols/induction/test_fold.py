@@ -22,6 +22,7 @@ from neli_router.protocols.induction.records import (
     Drain,
     Expire,
     Handover,
+    Join,
     Leave,
     Load,
     Pin,
@@ -436,6 +437,81 @@ def test_what_older_members_cannot_read_is_void_until_the_version_that_all_membe
         return
     assert unchanged_by(SHARED, written[record])
     assert not unchanged_by(replace(SHARED, version=3), written[record])
+
+
+# Grace
+
+
+def patient(incarnation: str, name: str = "") -> Join:
+    return replace(join(incarnation, name, versions=(2, 3)), v=2, grace=9.0)
+
+
+TRIO = handed_over(folded(genesis(version=3), *(patient(q, q) for q in "abc"), state=State()))
+"""Each of the three owns something, and is granted a grace."""
+
+
+def go_away(how: str, state: State) -> State:
+    """The state after b went away."""
+    records: dict[str, Record] = {
+        "leave": Leave(by="b", grace=9.0),
+        "expire": Expire(by="a", v=2, last_beats={"b": state.last_beats["b"]}),
+        "certify": certify("b"),
+    }
+    return folded(records[how], state=state)
+
+
+@pytest.mark.parametrize("how", ["leave", "expire", "certify"])
+def test_who_goes_away_keeps_its_partitions_and_gets_them_back_in_the_join_of_its_name(how: str) -> None:
+    gone = go_away(how, TRIO)
+    assert ({"b": 9.0}, TRIO.owners, TRIO.terms) == (gone.away, gone.owners, gone.terms)
+    assert not gone.is_member("b")
+    words = (beat("b"), give(gone.owners.index("b"), by="b", term=gone.terms[gone.owners.index("b")]))
+    for void in (*words, expire("b", "a", gone.last_beats["a"]), certify("b"), Leave(by="b"), Leave(by="b", grace=5.0)):
+        assert unchanged_by(gone, void), void
+    back = folded(replace(patient("d", "b"), at=gone.at), state=gone)
+    assert tuple("d" if owner == "b" else owner for owner in TRIO.owners) == back.owners
+    assert ({}, ["a", "c", "d"]) == (back.away, sorted(back.seats))
+    assert all(
+        (term > TRIO.base + gone.at - 1) == (owner == "d") for owner, term in zip(back.owners, back.terms, strict=True)
+    )
+
+
+def test_a_grace_ends_with_an_expire_that_names_the_record_by_which_it_began() -> None:
+    gone = go_away("leave", TRIO)
+    assert unchanged_by(gone, expire("a", "b", TRIO.last_beats["b"])), "it is not the Beat before"
+    over = folded(expire("a", "b", gone.at - 1), state=gone)
+    assert ({"a", "c"}, {"a", "c"}, {}) == (set(over.seats), set(over.owners), over.away)
+    assert over.owners == over.targets
+
+
+def test_others_get_nothing_of_what_is_kept_and_give_nothing_to_one_that_is_away() -> None:
+    gone = go_away("leave", TRIO)
+    joined = folded(patient("d", "d"), Leave(by="c"), state=gone)
+    kept = [i for i, owner in enumerate(TRIO.owners) if owner == "b"]
+    assert kept == [i for i, owner in enumerate(joined.owners) if owner == "b"]
+    assert kept == [i for i, target in enumerate(joined.targets) if target == "b"]
+    # a is to give to b, which goes away first.
+    promised = folded(genesis(version=3), patient("a", "a"), patient("b", "b"), state=State())
+    owed = promised.targets.index("b")
+    assert "a" == go_away("leave", promised).targets[owed], "the target is another one from then on"
+
+
+def test_what_was_on_its_way_goes_there_when_its_owner_goes_away() -> None:
+    state = folded(drain("c"), state=TRIO)
+    state = replace(state, drains={})  # c owes all that it has, and is not drained any more.
+    owed = [i for i, owner in enumerate(state.owners) if owner == "c"]
+    gone = folded(Leave(by="c", grace=9.0), state=state)
+    assert owed
+    assert [state.targets[i] for i in owed] == [gone.owners[i] for i in owed]
+    assert {gone.base + gone.at - 1} == {gone.terms[i] for i in owed}
+
+
+def test_a_drained_member_one_without_a_grace_and_any_in_an_older_group_depart_for_good() -> None:
+    assert {} == folded(drain("b"), Leave(by="b", grace=9.0), state=TRIO).away
+    assert {} == folded(Leave(by="b"), state=TRIO).away
+    assert {} == folded(Leave(by="b", grace=9.0), state=SHARED).away
+    plain = folded(join("d", "d", versions=(2, 3)), certify("d"), state=TRIO)
+    assert "d" not in plain.seats
 
 
 # Laws

@@ -14,12 +14,12 @@ from random import Random
 import pytest
 
 from neli_router.core.keyspace import Layout
-from neli_router.errors import GroupMismatch
+from neli_router.errors import ConfigError, GroupMismatch
 from neli_router.protocols.induction.events import Acknowledged, Append, Effect, Input, LedgerAway, Read, Restart, Wish
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, InductionMachine, Phase
 from neli_router.protocols.induction.program_view import HANDOVERS_MAX, SETTLED_LEASES
-from neli_router.protocols.induction.records import Drain, Expire, Handover, Record, Upgrade
+from neli_router.protocols.induction.records import Drain, Expire, Handover, Leave, Record, Upgrade
 from neli_router.protocols.protocol import (
     NO_STANDING,
     TICK,
@@ -81,6 +81,19 @@ def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_kno
     error = stopped(member.step(Read([(2, Upgrade(by="op", version=9))]), 1.0)).error
     assert isinstance(error, GroupMismatch)
     assert "version 9" in error.found
+
+
+def test_a_member_leaves_with_its_grace_unless_its_program_failed() -> None:
+    for close, grace in (
+        (Close(), 9.0),
+        (Close(at_once=True), 9.0),
+        (Close(at_once=True, error=ConfigError(["x"])), 0.0),
+    ):
+        member = begun(founded(), grace=9.0)
+        member.step(Read([], 0.0), 0.0)
+        assert member.phase is Phase.JOINING
+        (leave,) = (it for it in appended(member.step(close, 1.0)) if isinstance(it, Leave))
+        assert grace == leave.grace
 
 
 def test_a_member_that_has_ended_says_nothing_more() -> None:

@@ -178,6 +178,17 @@ def test_an_accusation_that_had_no_effect_is_repeated_after_half_a_lease_or_a_ne
     assert ["q"] == accused(suspicion, 31.0, m=31.0, q=21.0)
 
 
+def test_one_that_went_away_is_accused_when_its_grace_is_over_and_has_no_turn() -> None:
+    for grace in (3.0, 30.0):
+        heard, away = {"q": 20.0, "m": 20.0 + grace}, {"q": grace}
+        suspicion = hearing(until=20.0 + grace)
+        for now, whom in ((20.0 + grace - 0.25, []), (20.0 + grace, ["q"])):
+            look = suspicion.look(heard, heard, away, as_of=now, now=now, at_tip=True)
+            assert whom == look.accused
+            assert whom or 20.0 + grace == look.again_at
+        assert 0 == suspicion.rank(heard, heard, 21.0, away)
+
+
 # The deadline
 
 
