@@ -50,11 +50,9 @@ def history_of(entries: Iterable[Entry]) -> History:
     for entry, change in replayed(entries, history.state):
         before, record, after = change.before, change.record, change.after
         history.state = after
+        if isinstance(record, Certify | Expire | Join | Leave):
+            history.departures += [Departure(entry.offset, before.seats[it].name, type(record)) for it in change.gone]
         if after.seats is not before.seats:
-            if isinstance(record, Certify | Expire | Join | Leave):
-                history.departures += [
-                    Departure(entry.offset, before.seats[it].name, type(record)) for it in change.gone
-                ]
             history.needless += max(0, since - allowed)
             since, allowed = 0, _needed(before, after)
         for partition in change.moved:

@@ -290,7 +290,7 @@ class Annals:
                 if change.counts:
                     self.wait = wait_for(record.lease, self._drift)
                     self.axis.mark(offset)
-            elif after.seats is not before.seats or after.targets is not before.targets:
+            elif change.gone or after.seats is not before.seats or after.targets is not before.targets:
                 self._change(change, record)
             elif isinstance(record, Handover) and change.counts:
                 self._own(change, record)
@@ -389,7 +389,8 @@ class Annals:
     def _plan(self, change: Transition, record: Record) -> None:
         before, after = change.before, change.after
         # Like the fold: the successor under a name is assigned what its predecessor had.
-        successors = dict.fromkeys(change.gone, record.by) if isinstance(record, Join) else {}
+        replaced = before.seats.keys() - after.seats.keys()
+        successors = dict.fromkeys(replaced, record.by) if isinstance(record, Join) else {}
         kept = [None if owner is None else successors.get(owner, owner) for owner in before.owners]
         names = _names(before, before.owners)
         least, planned = (_moves(names, _names(after, target)) for target in (_fewest(after, kept), after.targets))

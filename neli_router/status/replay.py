@@ -120,10 +120,12 @@ class Transition(NamedTuple):
 
     @property
     def gone(self) -> list[str]:
-        """The incarnations that are no longer members, sorted."""
+        """The incarnations that are no longer members, or away from here on, sorted."""
         # Compare by identity first, here and below: the fold keeps what a record does not change.
-        same = self.before.seats is self.after.seats
-        return [] if same else sorted(self.before.seats.keys() - self.after.seats.keys())
+        before, after = self.before, self.after
+        if before.seats is after.seats and before.away is after.away:
+            return []
+        return sorted((before.seats.keys() - before.away.keys()) - (after.seats.keys() - after.away.keys()))
 
     @property
     def moved(self) -> list[int]:

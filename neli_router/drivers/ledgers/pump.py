@@ -83,7 +83,7 @@ CROWD = 100
 """The members of a group in which the pump rests. In a smaller one, a takeover would take longer for little gain."""
 
 REST_LEASES, REST_MAX = 0.03, 0.03
-"""Of a lease, and seconds. Resting for longer saves processor time and delays all news by as much."""
+"""The rest, as a part of the lease, and its most seconds. A longer one saves processor time and delays all news."""
 
 LOOKS_APART = 10
 """After a look at the evidence, the next one waits for this many times as long as the look took."""
@@ -235,7 +235,7 @@ class Pump(Generic[Driven]):
             self._measure(changes, self._clock() - began)
 
     def _measure(self, changes: int, took: float) -> None:
-        """A slice with so many changes took so long."""
+        """Note how long a slice with this number of changes took."""
         if took > SLICE_SECONDS:
             self._changes_max = max(1, changes // 2)
         elif changes and took < SLICE_SECONDS / 4:
@@ -329,7 +329,7 @@ class Pump(Generic[Driven]):
 
 
 def _slice(entries: Sequence[Entry], changes_max: int) -> tuple[list[tuple[int, Record | None]], int]:
-    """The first records of `entries`, with at most so many changes, and the number of these."""
+    """The first records of `entries`, with at most `changes_max` changes, and the number of changes."""
     records: list[tuple[int, Record | None]] = []
     changes = 0
     for entry in entries:

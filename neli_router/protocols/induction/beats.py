@@ -37,14 +37,14 @@ BEATS_MAX = 1000
 processor time; raising it lets a large group lose more Beats in a row."""
 
 DIGESTS_APART = 128
-"""For each so many members, a member leaves the digest out of one more Beat in a row."""
+"""For each 128 members in the group, a member leaves the digest out of one more Beat in a row."""
 
 TICKS = 100_000
 """A second, as Beats count it."""
 
 SLOWEST = 0.42
-"""Of a lease. Above it, a member that loses one Beat would lose its lease, or an outage of half a lease would make it
-expire the living."""
+"""The longest interval, as a part of the lease. Above it, a member that loses one Beat would lose its lease, or an
+outage of half a lease would make it expire the living."""
 
 PROBE_LEASES = 2
 """Probing less often finds a healed ledger later; probing more often keeps a deaf member among the living longer."""
@@ -82,7 +82,7 @@ class BeatSchedule:
         self.silent = now >= max(sent, self._joined_at, self._back_at) + self._settings.lease
 
     def among(self, members: int) -> None:
-        """The group has so many members."""
+        """The group has this number of members."""
         self._every = interval(self._settings, members)
 
     def joined(self, now: float) -> None:

@@ -17,10 +17,10 @@ its offset. Records are written at less than a million a second, so terms stay b
 right, no term is given twice, even by a ledger that was recreated or restored from an older copy.
 
 **Grace.** A process that is restarted comes back under its name. So a member may have a grace: when it leaves, is
-expired or certified, it goes *away* and keeps its partitions, for which nobody acts. A Join under its name gets them
+expired or certified, it goes *away* and keeps its partitions, for which no member acts. A Join under its name gets them
 back in that record. Otherwise another member ends the grace with an Expire that names the record by which it went, and
 then the partitions go to their targets. One that is away cannot act on the ledger: its Beats, accusations and Handovers
-are void. Partitions that were on their way to another member go there at once, and a drained member has no grace.
+are void. Partitions that were on their way to another member go there in that record. A drained member has no grace.
 
 **Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
 drains, and weights, for at most WISHES_MAX names each. A wish about a member is always granted: in a full table, it

@@ -42,8 +42,8 @@ every two leases."""
 NOBODY: Mapping[str, float] = {}
 
 MARGIN = 0.12
-"""Of a lease: how late a Beat of mine may come back, at any rate of Beats. Twice the slowest interval and this are less
-than a lease: whoever lives is heard again before its silence, which an outage made longer, is as long as a lease."""
+"""How late a Beat of mine may come back, as a part of the lease. Twice the slowest interval and this are less than a
+lease: a member that lives is heard again before its silence, which an outage made longer, is as long as a lease."""
 
 
 class Look(NamedTuple):
@@ -77,7 +77,7 @@ class Suspicion:
         only make it later."""
 
     def among(self, members: int) -> None:
-        """The group has so many members."""
+        """The group has this number of members."""
         lease = self._settings.lease
         self._deaf_after = max(lease / 2, interval(self._settings, members) + MARGIN * lease)
 

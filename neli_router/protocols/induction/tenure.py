@@ -14,9 +14,9 @@ member that owned i between q and me may itself have been waiting for q. After a
 owed, as if it had left: its process had ended with all its threads, and with all other processes that acted on its
 lease, before the certificate was written (`Certify`).
 
-A member that goes away with a grace keeps its partitions, and what it may owe is remembered all the same: by an Expire
-it goes like one that departs, and whoever gets a partition in the end, its successor too, owes the wait since its last
-Beat. When its grace is over, the Expire that ends it adds a wait since it went.
+A member that goes away with a grace keeps its partitions, but its lease is remembered as if it had departed: the member
+that gets a partition in the end owes the wait, also if it has the same name. When the grace is over, the Expire that
+ends it adds a wait since the member went away.
 
 All of this requires that each Beat that I treat as mine is mine: a Beat that another process wrote in my name may carry
 any time. The machine remembers what it sent (`beats`), and marks any other Beat in its name as forged.

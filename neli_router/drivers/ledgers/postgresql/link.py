@@ -42,8 +42,8 @@ POLL_EVERY = 0.01
 """Seconds between two questions where no notification arrives. Raising it saves questions, but delays every record."""
 
 MISSED, MISSES_MAX = 2, 6
-"""A link polls if notifications are missing three times in a row, or at least a third of the time, and until they
-come again as often as they were missing."""
+"""A link polls if notifications are missing three times in a row, or at least a third of the time. It stops when enough
+have come again."""
 
 VERSION_MIN = 13
 

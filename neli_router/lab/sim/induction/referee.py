@@ -38,7 +38,7 @@ JUDGED = ("away", "seats", "owners", "terms", "targets", "genesis")
 """The parts of a state that decide who may act."""
 
 UNCHANGED = ("away", "drains", "loads", "owners", "pins", "seats", "weights")
-"""If these are as they were, one that comes back gets all that it had."""
+"""If these have not changed, a member that comes back gets all that it had."""
 
 DIGEST_EVERY = 50
 """Records between two digests that are computed from the whole state: each costs as much as a hundred Beats."""
@@ -209,7 +209,7 @@ class Referee:
         return record.grace > 0 if isinstance(record, Leave) else incarnation in self._graces
 
     def _require_return(self, before: State, offset: int, record: Join, after: State, older: str) -> None:
-        """Whoever comes back within its grace owns all that it had, if nothing else changed meanwhile."""
+        """A member that comes back within its grace owns all that it had, if nothing else changed meanwhile."""
         went = self._went.pop(older, None)
         if went is None or before.targets != before.owners or before.seats[older].weight != record.weight:
             return
