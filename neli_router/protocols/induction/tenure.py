@@ -15,8 +15,8 @@ owed, as if it had left: its process had ended with all its threads, and with al
 lease, before the certificate was written (`Certify`).
 
 A member that goes away with a grace keeps its partitions, but its lease is remembered as if it had departed: the member
-that gets a partition in the end owes the wait, also if it has the same name. When the grace is over, the Expire that
-ends it adds a wait since the member went away.
+that gets a partition in the end owes the wait, also if it has the same name, and so does the one that went away: it
+owns, but does not act. When the grace is over, the Expire that ends it adds a wait since the member went away.
 
 All of this requires that each Beat that I treat as mine is mine: a Beat that another process wrote in my name may carry
 any time. The machine remembers what it sent (`beats`), and marks any other Beat in its name as forged.
@@ -104,8 +104,6 @@ class Tenure(Struct, frozen=True, kw_only=True):
         A large table is looked through once in C, and the exceptions are taken out.
         """
         may: dict[int, int] = {}
-        if self.incarnation in state.away:
-            owned = ()
         if now < self.sent + self.lasts and not (self.exclusive and (self.left or now < self.settled)):
             may = {i: state.terms[i] for i in owned}
             if self.exclusive:
