@@ -165,7 +165,7 @@ class NameWatch:
     def verdict(self, state: State) -> NameTaken | Notice | None:
         """Called when the newcomer is about to join: why it must not, or which member it replaces."""
         seat = state.seats.get(self._heard_of)
-        if seat is None or self._proofs < PROOFS:
+        if seat is None or self._proofs < PROOFS or not state.is_member(seat.incarnation):
             return None
         if self._settings.replace:
             return Notice(

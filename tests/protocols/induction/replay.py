@@ -273,6 +273,10 @@ class _Stage:
     def _spelled(self, record: Record) -> str:
         kind = f"{self._called(record.by)}:{type(record).__name__.lower()}"
         match record:
+            case kinds.Join() if record.grace:
+                return f"{kind}(at={record.at},grace={record.grace:g})"
+            case kinds.Leave() if record.grace:
+                return f"{kind}(grace={record.grace:g})"
             case kinds.Genesis() | kinds.Join() | kinds.Beat():
                 return f"{kind}(at={record.at})"
             case kinds.Expire():
