@@ -48,6 +48,14 @@ def test_one_who_joined_waited_and_heard_itself_acts_and_not_before_its_wait_is_
     assert [] == acting(walk("start", "join", "read", "tick", fresh_beat, "read"))
 
 
+def test_a_target_may_change_at_any_time_while_two_are_members() -> None:
+    pair = walk(*LEADS, "start", by_name("join", "i1", "i1"))
+    assert "retarget" not in verbs(walk(*LEADS)), "there is no choice"
+    world = walk_on(pair, "retarget")
+    assert pair.tip.owners == world.tip.owners
+    assert {*pair.tip.targets, *world.tip.targets} == {"i0", "i1"}
+
+
 # Certificates
 
 

@@ -13,13 +13,13 @@ A key is bytes, not a hash of them: an exploration that calls itself complete mu
 
 from neli_router.lab.sim.induction.miniature import Miniature, Slot
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Pin
+from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Load
 
 __all__ = ["key_of"]
 
 NOBODY = 255
 NONE = 254
-KINDS: dict[type, int] = {Beat: 1, Expire: 2, Handover: 3, Join: 4, Leave: 5, Pin: 6, Certify: 7}
+KINDS: dict[type, int] = {Beat: 1, Expire: 2, Handover: 3, Join: 4, Leave: 5, Load: 6, Certify: 7}
 
 
 def key_of(world: Miniature, cap: int, births: int | None) -> bytes:

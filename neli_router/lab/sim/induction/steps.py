@@ -37,7 +37,7 @@ from neli_router.lab.sim.induction.miniature import (
 )
 from neli_router.protocols.induction.assignment import Candidate
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Pin, Record
+from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Load, Record
 from neli_router.protocols.induction.snapshots import restore, snapshot
 from neli_router.protocols.induction.tenure import Tenure
 from neli_router.protocols.protocol import Settings
@@ -93,7 +93,7 @@ def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator
         accusation = Expire(by=accuser, last_beats={accused: tip.last_beats[accused]})
         yield from _append(world, ("expire", accused), accusation, bounds)
     if len(seats) > 1:
-        yield from _append(world, ("retarget",), Pin(by="m", partition=PARTITION, name=f"wish {tip.at}"), bounds)
+        yield from _append(world, ("retarget",), Load(by="m", loads={PARTITION: float(1 + tip.at)}), bounds)
 
 
 def _steps_of(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
