@@ -86,3 +86,19 @@ def test_a_newcomer_gets_the_slot_of_one_whose_join_never_arrives_and_no_slot_is
     world = walk("start", "start", "crash", "start")
     assert ["i1", "i2"] == [slot.incarnation for slot in world.slots]
     assert () == walk("start", "crash", bounds=Bounds(slots=2, apart=1, lease=1, certify=False)).slots
+
+
+# Grace
+
+
+def test_one_that_is_away_keeps_its_seat_until_its_name_joins_or_its_grace_ends_and_appends_nothing() -> None:
+    bounds = Bounds(slots=2, apart=3, lease=1, grace=True)
+    went = walk(
+        *("start", "join", "read", "start", by_name("join", "i1", "i1"), by_name("expire", "i0")), bounds=bounds
+    )
+    assert {"i0": 1.0} == went.tip.away
+    labels = [label for label, _ in successors(went, bounds, genesis_world(bounds)[1])]
+    assert not [label for label in labels if label[:2] == ("beat", "i0")]
+    assert ["i1"] == list(walk_on(went, by_name("expire", "i0"), bounds=bounds).tip.seats)
+    back = walk_on(went, by_name("crash", "i0"), "start", by_name("join", "i2", "i0"), bounds=bounds)
+    assert ({}, ["i1", "i2"]) == (back.tip.away, list(back.tip.seats))

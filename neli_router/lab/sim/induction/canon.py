@@ -42,7 +42,12 @@ def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
         if isinstance(record, Beat):
             key.append(names.setdefault(record.by, len(names)))
             key.append(_sent(record, slots, place, now, cap))
-        if after.owners is not before.owners or after.seats is not before.seats or after.targets is not before.targets:
+        if (
+            after.owners is not before.owners
+            or after.seats is not before.seats
+            or after.targets is not before.targets
+            or after.away is not before.away
+        ):
             _add_state(key, after, names, terms)
             before = after
         else:
@@ -91,6 +96,9 @@ def _sent(beat: Beat, slots: tuple[Slot, ...], place: int, now: int, cap: int) -
 def _add_state(key: list[int], state: State, names: dict[str | None, int], terms: dict[int, int]) -> None:
     key.append(len(state.seats))
     key.extend([names.setdefault(incarnation, len(names)) for incarnation in state.seats])
+    if state.away:
+        key.append(NONE)
+        key.extend([names[incarnation] for incarnation in state.away])
     key.append(names.setdefault(state.owners[0], len(names)))
     key.append(terms.setdefault(state.terms[0], len(terms)))
     key.append(names.setdefault(state.targets[0], len(names)))

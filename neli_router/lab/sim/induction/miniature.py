@@ -50,6 +50,8 @@ class Bounds:
     crash: bool = True
     certify: bool = True
     """Whether witnesses certify crashed processes, including those that have not joined, or that lent their lease."""
+    grace: bool = False
+    """Whether members have a grace."""
     births: int | None = None
     """The number of incarnations over all time; None allows any number, one after the other."""
     states_max: int | None = None
@@ -61,7 +63,8 @@ class Bounds:
             f"{self.slots} incarnations at once{births}, 1 partition, readers at most {self.apart} records apart, "
             f"lease {self.lease} ticks, {'with' if self.leave else 'without'} Leave, "
             f"{'with' if self.crash else 'without'} crashes, {'with' if self.certify else 'without'} certificates of "
-            f"them, with restarts under the same name and starts from any snapshot; {limit}"
+            f"them{', with a grace' if self.grace else ''}, with restarts under the same name and starts from any "
+            f"snapshot; {limit}"
         )
 
 
@@ -72,6 +75,7 @@ INDUCTION_PROFILES = {
     ),
     "short-lease": Profile("The lease is one tick.", Bounds(lease=1)),
     "uncertified": Profile("As `close`, but no witness certifies a death.", Bounds(apart=1, lease=1, certify=False)),
+    "grace": Profile("As `close`, and each member has a grace.", Bounds(apart=1, lease=1, grace=True)),
     "handovers": Profile(
         "Nobody leaves or crashes, so partitions pass on while their owners live.",
         Bounds(lease=1, leave=False, crash=False, certify=False),

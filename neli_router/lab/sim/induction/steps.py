@@ -18,10 +18,14 @@ These are all, although neither time nor the ledger's length is bounded, because
   any of those records, or never. A second certificate is void. A slot that crashed as it led may have lent its lease: a
   client acts on as the slot could have, and no certificate comes before that lease has ended.
 - *A newcomer* may start from any prefix in sight. A member that was expired goes on as a newcomer, too.
+- *A grace* ends at any time: one that is away may be expired in the next record. It keeps its seat without a slot,
+  because its records are void. Seats are never more than slots.
 """
 
 from collections.abc import Iterator, Sequence
 from math import ceil
+
+from msgspec.structs import replace
 
 from neli_router.lab.sim.explore import Label
 from neli_router.lab.sim.induction.canon import key_of
@@ -37,7 +41,7 @@ from neli_router.lab.sim.induction.miniature import (
 )
 from neli_router.protocols.induction.assignment import Candidate
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Load, Record
+from neli_router.protocols.induction.records import BATCHES, Beat, Certify, Expire, Handover, Join, Leave, Load, Record
 from neli_router.protocols.induction.snapshots import restore, snapshot
 from neli_router.protocols.induction.tenure import Tenure
 from neli_router.protocols.protocol import Settings
@@ -88,8 +92,10 @@ def successors(world: Miniature, bounds: Bounds, settings: Settings) -> Iterator
     for slot in world.slots:
         yield from _appends_of(world, slot, tip, bounds)
     seats = list(tip.seats)
-    for accused in seats if len(seats) > 1 else ():
-        accuser = next(by for by in seats if by != accused)
+    for accused in seats:
+        accuser = next((by for by in seats if by != accused and tip.is_member(by)), None)
+        if accuser is None:
+            continue
         accusation = Expire(by=accuser, last_beats={accused: tip.last_beats[accused]})
         yield from _append(world, ("expire", accused), accusation, bounds)
     if len(seats) > 1:
@@ -118,12 +124,15 @@ def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Ite
     """Records that this slot may have sent at some time, appended now."""
     me = slot.incarnation
     if not slot.joined:
-        for name in (me, *(seat.name for seat in tip.seats.values())):
+        new = () if len(tip.seats) >= bounds.slots else (me,)
+        for name in (*new, *(seat.name for seat in tip.seats.values())):
             joining = Join(by=me, name=name, versions=FOLD_VERSIONS, at=tip.at)
+            if bounds.grace:
+                joining = replace(joining, v=BATCHES, grace=1.0)
             yield from _append(world, ("join", me, name), joining, bounds)
     if bounds.certify and not slot.alive and not slot.acts(world.now):
         yield from _append(world, ("certify", me), Certify(by="w", incarnation=me), bounds)
-    if me not in tip.seats:
+    if not tip.is_member(me):
         return
     oldest = world.now - bounds.lease
     for sent in range(oldest, world.now + 1) if slot.alive else (oldest,):
@@ -134,6 +143,8 @@ def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Ite
         yield from _append(world, ("handover", me), handing, bounds)
     if slot.tenure.left:
         yield from _append(world, ("leave", me), Leave(by=me), bounds)
+        if bounds.grace:
+            yield from _append(world, ("leave for a while", me), Leave(by=me, grace=1.0), bounds)
 
 
 def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
@@ -154,7 +165,7 @@ def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> I
             continue  # Void: its readers learn nothing from it.
         entry = FoldedRecord(record, chooser.target, after)
         found = world._replace(tail=(*world.tail, entry))
-        if dead is not None or after.seats is not tip.seats:
+        if dead is not None or after.seats is not tip.seats or after.away is not tip.away:
             slots = tuple(
                 slot._replace(
                     joined=slot.joined or slot.incarnation in after.seats,
@@ -215,9 +226,8 @@ def _rooms(world: Miniature, bounds: Bounds) -> Iterator[Miniature]:
     if len(world.slots) < bounds.slots:
         yield world
         return
-    seats = world.tip.seats
     for index, slot in enumerate(world.slots):
-        if not slot.alive and slot.incarnation not in seats and not slot.acts(world.now):
+        if not slot.alive and not world.tip.is_member(slot.incarnation) and not slot.acts(world.now):
             yield world._replace(slots=(*world.slots[:index], *world.slots[index + 1 :]))
 
 
@@ -228,18 +238,19 @@ def _with(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Miniature
 
 def _cleared(world: Miniature, bounds: Bounds) -> Miniature:
     """Drop the slots that can have no further effect."""
-    seats = world.tip.seats
-    slots = tuple(slot for slot in world.slots if slot.incarnation in seats or _matters(slot, world.now, bounds))
+    tip = world.tip
+    slots = tuple(slot for slot in world.slots if tip.is_member(slot.incarnation) or _matters(slot, world, bounds))
     return world if len(slots) == len(world.slots) else world._replace(slots=slots)
 
 
-def _matters(slot: Slot, now: int, bounds: Bounds) -> bool:
+def _matters(slot: Slot, world: Miniature, bounds: Bounds) -> bool:
     """Whether a slot that is not a member can still have an effect."""
     if slot.alive:  # After reading that it departed, it can only start again.
-        return slot.incarnation not in slot.state.departed
+        return slot.incarnation not in slot.state.departed and slot.incarnation not in slot.state.away
     # A ghost's records are now void, except a Join. Its Join is like one that came just before the crash; with
     # certificates it is not, because one may come in between.
-    return slot.acts(now) or (bounds.certify and not (slot.joined and slot.certified))
+    certifies = bounds.certify and slot.incarnation not in world.tip.away
+    return slot.acts(world.now) or (certifies and not (slot.joined and slot.certified))
 
 
 def _trimmed(world: Miniature) -> Miniature:
