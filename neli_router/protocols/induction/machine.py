@@ -199,7 +199,7 @@ class InductionMachine:
                 wake.append(self._retry_at)
             case Phase.WAITING:
                 wake.append(self._joins_at)
-                if self.state.seats:
+                if self._has_company:
                     wake.append(self.trial.due)
             case Phase.MEMBER | Phase.LEAVING:
                 wake += [self._free_at, self._accuse_at, self._program.deadline]
@@ -222,7 +222,12 @@ class InductionMachine:
     @property
     def _joins_at(self) -> float:
         """When a newcomer may join, unless the group has no member or a probe is late until then."""
-        return max(self.tenure.settled, self.trial.passed_at) if self.state.seats else self.tenure.settled
+        return max(self.tenure.settled, self.trial.passed_at) if self._has_company else self.tenure.settled
+
+    @property
+    def _has_company(self) -> bool:
+        """Whether there is a member. One that is away leads nothing, and hands nothing over."""
+        return len(self.state.seats) > len(self.state.away)
 
     @property
     def _must_let_go(self) -> bool:
@@ -375,7 +380,7 @@ class InductionMachine:
         self.trial.lapse(now)
         if self._closing:
             self._stop(None)
-        elif now >= self._joins_at or (at_tip and not self.state.seats):
+        elif now >= self._joins_at or (at_tip and not self._has_company):
             verdict = None if self._was_member else self._namesakes.verdict(self.state)
             if isinstance(verdict, Notice):
                 effects.append(verdict)
@@ -383,7 +388,7 @@ class InductionMachine:
                 return
             self.phase, self._retry_at = Phase.JOINING, -inf
             self._act_joining(now, effects)
-        elif self.state.seats:
+        elif self._has_company:
             self._tell_if_it_waits(now, effects)
             if now >= self.trial.due:
                 self.trial.sent(self._append_beat(now, effects).sent_at)
