@@ -485,4 +485,7 @@ def _fewest(state: State, kept: Sequence[str | None]) -> tuple[str | None, ...]:
         Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
         for seat in state.seats.values()
     ]
-    return assign(candidates, kept, pins=state.pins, drains=state.drains)
+    # Like the fold: one that is away keeps what it has, and gets nothing more.
+    held = {i: state.seats[owner].name for i, owner in enumerate(kept) if owner in state.away}
+    drains = {*state.drains, *(state.seats[q].name for q in state.away)}
+    return assign(candidates, kept, pins={**held, **state.pins}, drains=drains)
