@@ -243,6 +243,7 @@ def test_a_follower_that_is_slow_hears_of_the_newest_owners(a: str, tmp_path: Pa
                 first = await next_of(news)
                 with ExitStack() as life:
                     await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
+                    await asyncio.to_thread(until, lambda: "b" in names(asked))
                 await asyncio.to_thread(until, lambda: alone(asked, first))
                 newest = await next_of(news)
                 assert {"a", None} >= {view.name for view in newest.values()}
@@ -254,6 +255,10 @@ def alone(hook: NeliHook, known: Batch) -> bool:
     """Whether `a` owns all, and some of them under later terms than the `known` ones."""
     views = [hook.owner_of_role(number) for number in range(PARTITIONS)]
     return {"a"} == {view.name for view in views} and any(view.term > known[view.partition].term for view in views)
+
+
+def names(hook: NeliHook) -> set[str | None]:
+    return {hook.owner_of_role(number).name for number in range(PARTITIONS)}
 
 
 def test_an_agent_that_hangs_is_away(a: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from neli_router.core.clock import host_clock
 from neli_router.core.closing import Closing
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.errors import LedgerUnavailable
 from neli_router.member.witness import locks
 from neli_router.member.witness.locks import PEERS, PeerWitness
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
@@ -218,7 +219,8 @@ def be_peer(path: str, lives: list[str], then: str, turn: float) -> None:
             state = fold(state, entry.offset, decode(entry.payload))
         for life, witness in witnesses.items():
             for certificate in witness.look(state, incarnation_of(life), host_clock()):
-                ledger.append([encode(certificate)])
+                with suppress(LedgerUnavailable):  # Locked by others. It is given again, as to a member.
+                    ledger.append([encode(certificate)])
         if due:
             due.clear()
             exec(then, {**globals(), "ledger": ledger, "witnesses": witnesses, "lives": lives})  # noqa: S102 - our own.
