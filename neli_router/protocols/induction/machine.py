@@ -226,8 +226,9 @@ class InductionMachine:
 
     @property
     def _has_company(self) -> bool:
-        """Whether there is a member. One that is away leads nothing, and hands nothing over."""
-        return len(self.state.seats) > len(self.state.away)
+        """Whether a member was heard lately. The dead hand nothing over, and a slow leader is better than none."""
+        silent_at = self.tenure.heard_at + 2 * self.settings.lease
+        return len(self.state.seats) > len(self.state.away) and self._stepped_at < silent_at
 
     @property
     def _must_let_go(self) -> bool:
