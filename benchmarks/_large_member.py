@@ -29,6 +29,7 @@ from neli_router.core.clock import host_clock
 from neli_router.hosts.leash import end_with_parent
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.status.notes import LineReader
 
 __all__ = ["Line", "Tenant", "main"]
 
@@ -56,7 +57,7 @@ class Tenant:
     def __init__(self, path: Path) -> None:
         self.at = self.until = -inf
         self.fenced = self.fenced_partitions = 0
-        self._path, self._position = path, 0
+        self._lines = LineReader(path)
         self._decoder = msgspec.json.Decoder(Line)
         self._held: dict[int, tuple[int, float]] = {}
         """Partition -> its term, and since when it is led; inf before a lease was seen."""
@@ -74,13 +75,7 @@ class Tenant:
 
     def read(self) -> None:
         """Take in what the process has noted since the last call."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            lines, _, unfinished = file.read().rpartition(b"\n")
-            self._position = file.tell() - len(unfinished)
-        for line in map(self._decoder.decode, lines.splitlines()):
+        for line in map(self._decoder.decode, self._lines.fresh()):
             self.take(line)
 
     def take(self, line: Line) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "Halted",
     "LeasesLost",
     "Left",
+    "LineReader",
     "Note",
     "NoteReader",
     "Notebook",
@@ -126,22 +127,33 @@ class Notebook:
         os.write(self._file, _encoder.encode(note) + b"\n")
 
 
-class NoteReader:
-    """Follows what one process notes."""
+class LineReader:
+    """Follows a file to which a process appends lines."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._position = path, 0
-        self._terms: dict[int, int] = {}
 
-    def fresh(self) -> Iterator[Note]:
-        """The notes since the last call. An unfinished line is left for the next call."""
+    def fresh(self) -> list[bytes]:
+        """The lines since the last call. An unfinished one is left for the next call."""
         if not self._path.exists():
-            return
+            return []
         with self._path.open("rb") as file:
             file.seek(self._position)
             lines, _, unfinished = file.read().rpartition(b"\n")
             self._position = file.tell() - len(unfinished)
-        for note in map(_decoder.decode, lines.splitlines()):
+        return lines.splitlines()
+
+
+class NoteReader:
+    """Follows what one process notes."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineReader(path)
+        self._terms: dict[int, int] = {}
+
+    def fresh(self) -> Iterator[Note]:
+        """The notes since the last call."""
+        for note in map(_decoder.decode, self._lines.fresh()):
             if isinstance(note, Acts):
                 self._terms = note.terms or self._terms
                 yield Acts(note.since, note.until, self._terms)
