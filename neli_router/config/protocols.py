@@ -252,9 +252,9 @@ class Induction(ProtocolOptions):
         own: dict[str, Any] = {
             "delay_max": self.delay_max,
             "snapshot_every": self.snapshot_every,
+            "grace": self.grace,
             "replace": self.replace,
         }
-        own["grace"] = self.grace
         return _settings({**shared, **own, "name": name})
 
     def problems_with(self, shared: Shared) -> Iterator[str]:
