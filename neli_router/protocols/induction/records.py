@@ -25,7 +25,7 @@ All bytes of a ledger enter through this module, so all bounds are checked here:
 the size of a number, and that a name is text. Other modules need not check again.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -98,6 +98,9 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 Weight = Annotated[int, Meta(ge=0, le=WEIGHT_MAX)]
 Grace = Annotated[float, Meta(ge=0, le=LEASE_MAX)]
 Amount = Annotated[float, Meta(ge=0, le=LOAD_MAX)]
+
+
+Key = TypeVar("Key", int, str)
 
 
 class _Record(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=str.lower):
@@ -298,12 +301,8 @@ class _ExpireLine(_Record, frozen=True, kw_only=True, tag="expire"):
     last_beats: Annotated[dict[Name, Offset], Meta(min_length=1)] | UnsetType = UNSET
 
     def read(self) -> Expire | None:
-        one, more = (self.incarnation, self.last_beat), self.last_beats
-        if self.v == BATCHES and one == (UNSET, UNSET) and more is not UNSET:
-            return Expire(by=self.by, v=self.v, ext=self.ext, last_beats=more)
-        if self.v < BATCHES and self.incarnation is not UNSET and self.last_beat is not UNSET and more is UNSET:
-            return Expire(by=self.by, last_beats={self.incarnation: self.last_beat})
-        return None
+        last_beats = _named(self.v, self.incarnation, self.last_beat, self.last_beats)
+        return None if last_beats is None else Expire(by=self.by, v=self.v, ext=self.ext, last_beats=last_beats)
 
 
 class _HandoverLine(_Record, frozen=True, kw_only=True, tag="handover"):
@@ -314,12 +313,17 @@ class _HandoverLine(_Record, frozen=True, kw_only=True, tag="handover"):
     terms: Annotated[dict[Offset, Offset], Meta(min_length=1)] | UnsetType = UNSET
 
     def read(self) -> Handover | None:
-        one, more = (self.partition, self.term), self.terms
-        if self.v == BATCHES and one == (UNSET, UNSET) and more is not UNSET:
-            return Handover(by=self.by, v=self.v, ext=self.ext, terms=more)
-        if self.v < BATCHES and self.partition is not UNSET and self.term is not UNSET and more is UNSET:
-            return Handover(by=self.by, terms={self.partition: self.term})
-        return None
+        terms = _named(self.v, self.partition, self.term, self.terms)
+        return None if terms is None else Handover(by=self.by, v=self.v, ext=self.ext, terms=terms)
+
+
+def _named(
+    v: int, key: Key | UnsetType, value: int | UnsetType, more: dict[Key, int] | UnsetType
+) -> dict[Key, int] | None:
+    """What a line names: in format 1 one thing, in format 2 any number; None if it mixes them, or names nothing."""
+    if v >= BATCHES:
+        return more if more is not UNSET and key is UNSET and value is UNSET else None
+    return {key: value} if key is not UNSET and value is not UNSET and more is UNSET else None
 
 
 class _PeekedImage(Struct, frozen=True):
