@@ -221,7 +221,7 @@ def judge_version(state: State) -> Diagnosis:
     found = f"the group's fold version is {state.version}"
     if state.version == NEWEST:
         return Diagnosis("version", "fine", f"{found}, the newest that this release knows")
-    if not any(map(state.is_member, state.seats)):
+    if not state.members:
         return Diagnosis("version", "fine", f"{found}, and no member is there to raise it")
     if behind := held_back_by(state):
         named = ", ".join(f"{seat.name} (knows {known(seat)})" for seat in behind)

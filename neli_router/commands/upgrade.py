@@ -120,12 +120,12 @@ def _print(address: str, state: State, before: int, output: str) -> None:
     behind, wanted = held_back_by(state), NEWEST
     if output == "json":
         views = [MemberBehind(seat.name, seat.address, *seat.versions) for seat in behind]
-        print_views([UpgradeView(address, state.version, wanted, len(state.seats), views)])
+        print_views([UpgradeView(address, state.version, wanted, len(state.members), views)])
     elif state.version > before:
         click.echo(f"The group's fold version is {state.version} now; it was {before}.")
     elif state.version == wanted:
         click.echo(f"The group's fold version is {wanted}, the newest that this release knows.")
     elif behind:
         print_rows(["NAME", "ADDRESS", "KNOWS"], [(seat.name, seat.address, known(seat)) for seat in behind])
-    elif 0 < state.version < wanted and state.seats:
-        click.echo(f"The group's fold version is {state.version}, and all {len(state.seats)} members know {wanted}.")
+    elif 0 < state.version < wanted and state.members:
+        click.echo(f"The group's fold version is {state.version}, and all {len(state.members)} members know {wanted}.")

@@ -181,7 +181,7 @@ def upgrade() -> CheckedWish:
         if state.genesis is None or state.version == NEWEST:
             return None
         wanted = f"{what} was wanted"
-        if not any(map(state.is_member, state.seats)):
+        if not state.members:
             return GroupMismatch(wanted, "the group has no member", "start its members, then repeat this")
         if not (behind := held_back_by(state)):
             return None
@@ -189,7 +189,7 @@ def upgrade() -> CheckedWish:
         more = f" and {len(named) - NAMES_SHOWN} more" if len(named) > NAMES_SHOWN else ""
         return GroupMismatch(
             wanted,
-            f"{len(behind)} of {len(state.seats)} members do not know it: {', '.join(named[:NAMES_SHOWN])}{more}",
+            f"{len(behind)} of {len(state.members)} members do not know it: {', '.join(named[:NAMES_SHOWN])}{more}",
             "restart each of them with this release, then repeat this",
         )
 
@@ -203,8 +203,7 @@ def held_back_by(state: State) -> list[Seat]:
 
     Those that are away do not count: if they return with an older release, they are refused.
     """
-    there = (seat for incarnation, seat in state.seats.items() if state.is_member(incarnation))
-    return [seat for seat in there if not seat.versions[0] <= NEWEST <= seat.versions[1]]
+    return [seat for seat in state.members.values() if not seat.versions[0] <= NEWEST <= seat.versions[1]]
 
 
 def known(seat: Seat) -> str:

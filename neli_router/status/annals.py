@@ -29,9 +29,8 @@ from msgspec import UNSET
 
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.errors import LedgerUnusable
-from neli_router.protocols.induction.assignment import Candidate, assign
 from neli_router.protocols.induction.digest import digest_text
-from neli_router.protocols.induction.fold import State
+from neli_router.protocols.induction.fold import State, targets_of
 from neli_router.protocols.induction.records import (
     Beat,
     Certify,
@@ -393,7 +392,9 @@ class Annals:
         successors = dict.fromkeys(replaced, record.by) if isinstance(record, Join) else {}
         kept = [None if owner is None else successors.get(owner, owner) for owner in before.owners]
         names = _names(before, before.owners)
-        least, planned = (_moves(names, _names(after, target)) for target in (_fewest(after, kept), after.targets))
+        # Even shares with the fewest moves: without loads.
+        fewest = targets_of(after, kept)
+        least, planned = (_moves(names, _names(after, target)) for target in (fewest, after.targets))
         pending = {
             partition
             for partition, (owner, target) in enumerate(zip(after.owners, after.targets, strict=True))
@@ -477,15 +478,3 @@ def _names(state: State, incarnations: Sequence[str | None]) -> list[str | None]
 
 def _moves(before: Sequence[str | None], after: Sequence[str | None]) -> int:
     return sum(was != now and was is not None and now is not None for was, now in zip(before, after, strict=True))
-
-
-def _fewest(state: State, kept: Sequence[str | None]) -> tuple[str | None, ...]:
-    """The target that evens out the shares of `state`'s members with the fewest moves from `kept`."""
-    candidates = [
-        Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
-        for seat in state.seats.values()
-    ]
-    # Like the fold: one that is away keeps what it has, and gets nothing more.
-    held = {i: state.seats[owner].name for i, owner in enumerate(kept) if owner in state.away}
-    drains = {*state.drains, *(state.seats[q].name for q in state.away)}
-    return assign(candidates, kept, pins={**held, **state.pins}, drains=drains)

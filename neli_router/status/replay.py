@@ -125,7 +125,7 @@ class Transition(NamedTuple):
         before, after = self.before, self.after
         if before.seats is after.seats and before.away is after.away:
             return []
-        return sorted((before.seats.keys() - before.away.keys()) - (after.seats.keys() - after.away.keys()))
+        return sorted(before.members.keys() - after.members.keys())
 
     @property
     def moved(self) -> list[int]:

@@ -172,8 +172,7 @@ class Lives:
         if self._timer is not None:
             self._timer.cancel()
         now, seats = host_clock(), defaultdict[str, list[str]](list)
-        state = self._member.state
-        for incarnation in state.seats.keys() - state.away.keys():
+        for incarnation in self._member.state.members:
             seats[life_of(incarnation)].append(incarnation)
         was_read = self._member.router.at.age < self._config.lease
         for life, watched in list(self._lives.items()):

@@ -322,7 +322,7 @@ class PeerWitness(Witness):
 
 def _ring(state: State, me: str) -> list[str]:
     """The members that are each other's witnesses, starting with the one that joined after me, and without me."""
-    ring = [one for one, seat in state.seats.items() if seat.witness == PEERS and one not in state.away]
+    ring = [seat.incarnation for seat in state.members.values() if seat.witness == PEERS]
     place = ring.index(me) if me in ring else len(ring)
     return [*ring[place + 1 :], *ring[:place]]
 

@@ -65,7 +65,7 @@ from neli_router.protocols.induction.records import (
     is_known,
 )
 
-__all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold"]
+__all__ = ["DEPARTED_MAX", "FOLD_VERSIONS", "MEMBERS_MAX", "WISHES_MAX", "Assign", "State", "fold", "targets_of"]
 
 FOLD_VERSIONS = (2, 3)
 """The oldest and the newest fold that this code computes. It includes the assignment: see ASSIGNMENT_VERSION."""
@@ -113,6 +113,11 @@ class State(Struct, frozen=True, kw_only=True):
     away: dict[str, float] = {}
     """Incarnation -> its grace. It still has its seat, and its last Beat is the record by which it went."""
     digest: int = 0
+
+    @property
+    def members(self) -> dict[str, Seat]:
+        """The seats of those that are not away."""
+        return {q: seat for q, seat in self.seats.items() if q not in self.away} if self.away else self.seats
 
     def is_member(self, incarnation: str) -> bool:
         """Whether it has a seat and is not away."""
@@ -187,9 +192,7 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
             return replace(state, departed=_with_departed(state, [record.incarnation]))
         case Handover(by) if by not in state.away:
             return _give(state, offset, by, record.terms)
-        case Upgrade() if state.seats.keys() - state.away.keys() and all(
-            low <= record.version <= high for low, high in _versions(state)
-        ):
+        case Upgrade() if state.members and all(low <= record.version <= high for low, high in _versions(state)):
             return replace(state, version=max(state.version, record.version))
         case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
             wished = _wish(state, offset, record)
@@ -236,12 +239,15 @@ def _depart(state: State, offset: int, graces: Mapping[str, float], assign: Assi
         graces = dict.fromkeys(graces, 0.0)
     going = {q: grace for q, grace in graces.items() if grace > 0 and state.seats[q].name not in state.drains}
     gone = [q for q in graces if q not in going]
+    if not going:
+        state = _unseat(state, gone)
+        return _retarget(state, offset, state.owners, assign)
     last_beats = state.last_beats
     for q in going:
         last_beats = last_beats.insert(q, offset)
-    state = replace(state, away={**state.away, **going} if going else state.away, last_beats=last_beats)
+    state = replace(state, away={**state.away, **going}, last_beats=last_beats)
     pairs = list(enumerate(zip(state.owners, state.targets, strict=True)))
-    staying = state.seats.keys() - state.away.keys() - set(gone)
+    staying = state.members.keys() - set(gone)
     passing = {i: target for i, (owner, target) in pairs if owner in going and target in staying}
     if not gone and not any(target in going and owner not in going for _, (owner, target) in pairs):
         return _given(state, offset, passing) if passing else state
@@ -272,17 +278,23 @@ def _retarget(
     state: State, offset: int, kept: Sequence[str | None], assign: Assign, passing: Collection[int] = ()
 ) -> State:
     """Compute new targets, which become the owners of all partitions without one, and of those in `passing`."""
+    targets = targets_of(state, kept, assign, loads=state.loads)
+    free = {*(i for i, owner in enumerate(state.owners) if owner is None), *passing}
+    given = {i: targets[i] for i in free if targets[i] is not None}
+    return _given(replace(state, targets=targets), offset, given)
+
+
+def targets_of(
+    state: State, kept: Sequence[str | None], assign: Assign = assign, *, loads: Mapping[int, float] = {}
+) -> tuple[str | None, ...]:
+    """The targets if the members own `kept`. One that is away keeps what it has, and gets nothing more."""
     candidates = [
         Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
         for seat in state.seats.values()
     ]
-    # One that is away keeps what it has, and gets nothing more.
     held = {i: state.seats[owner].name for i, owner in enumerate(kept) if owner in state.away} if state.away else {}
     drains = {*state.drains, *(state.seats[q].name for q in state.away)}
-    targets = assign(candidates, kept, pins={**held, **state.pins}, drains=drains, loads=state.loads)
-    free = {*(i for i, owner in enumerate(state.owners) if owner is None), *passing}
-    given = {i: targets[i] for i in free if targets[i] is not None}
-    return _given(replace(state, targets=targets), offset, given)
+    return assign(candidates, kept, pins={**held, **state.pins}, drains=drains, loads=loads)
 
 
 def _given(state: State, offset: int, owners: Mapping[int, str | None]) -> State:
@@ -364,4 +376,4 @@ def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:
 
 
 def _versions(state: State) -> Iterator[tuple[int, int]]:
-    return (seat.versions for seat in state.seats.values() if seat.incarnation not in state.away)
+    return (seat.versions for seat in state.members.values())

@@ -152,7 +152,7 @@ class LedgerTrust:
             self._doubted.add(by)
             return None
         self._disagreeing.add(by)
-        agreeing = len(state.seats.keys() - state.away.keys() - self._disagreeing)
+        agreeing = len(state.members.keys() - self._disagreeing)
         if agreeing > len(self._disagreeing):
             return None
         return Diverged(
