@@ -320,7 +320,7 @@ class _HandoverLine(_Record, frozen=True, kw_only=True, tag="handover"):
 def _named(
     v: int, key: Key | UnsetType, value: int | UnsetType, more: dict[Key, int] | UnsetType
 ) -> dict[Key, int] | None:
-    """What a line names: in format 1 one thing, in format 2 any number; None if it mixes them, or names nothing."""
+    """The names in a line: one in format 1, any number in format 2; None if it mixes the formats, or names nothing."""
     if v >= BATCHES:
         return more if more is not UNSET and key is UNSET and value is UNSET else None
     return {key: value} if key is not UNSET and value is not UNSET and more is UNSET else None
