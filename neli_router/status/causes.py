@@ -48,6 +48,9 @@ OF_MEMBERS: frozenset[Cause] = frozenset({"join", "replace", "leave", "expire", 
 SETTLED = 1.0
 """Seconds after which an episode that grew, such as a drain in progress, is sent again to followers."""
 
+NAMES_SHOWN = 3
+"""How many members an event names that ended with others in one record."""
+
 ASKED_ABOUT = ("pins", "drains", "weights", "targets", "owners")
 """The parts of a state whose change people ask about. Loads are not among them: some groups send them every minute, so
 they count only if they move something."""
@@ -189,7 +192,11 @@ class Causes:
         if gone and isinstance(record, Join):
             cause = "replace"
         elif isinstance(record, Leave | Expire | Certify):
-            member = before.seats[gone[0]].name if gone else ""
+            # After a grace, it had gone before, and only its seat goes now.
+            ended = gone or sorted(before.seats.keys() - after.seats.keys())
+            names = [before.seats[incarnation].name for incarnation in ended]
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            member = ", ".join(names[:NAMES_SHOWN]) + more
         if isinstance(record, Join | Expire):
             self._ended |= {incarnation: before.seats[incarnation].name for incarnation in gone}
         partition = record.partition if isinstance(record, Pin | Unpin) else None

@@ -15,6 +15,7 @@ from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     Certify,
     Drain,
+    Expire,
     Handover,
     Leave,
     Pin,
@@ -162,6 +163,15 @@ def test_a_drain_is_one_event_with_all_that_it_moves_and_a_pin_says_which_partit
     assert ("pin", "bob", 3) == (pin.cause, pin.member, pin.partition)
     assert [7.0, 6.0] == [member.joined_ago for member in one.group.members(10.0)]
     assert [3.0] == [move.read_at for move in one.group.moves]
+
+
+def test_a_grace_ends_in_an_event_that_names_its_member_and_so_do_the_ends_of_several() -> None:
+    one = reading(genesis(version=3), ALICE, BOB, *GIVE)
+    read_on(one, Leave(by="a", grace=9.0), expire("b", "a", 5))
+    assert ["5: leave of alice by alice", "6: expire of alice by bob, 2 alice -> bob"] == told(one.group.events)[-2:]
+    one = reading(genesis(version=3), ALICE, *(join(name, name) for name in "vwxyz"))
+    read_on(one, Expire(by="a", v=2, last_beats={name: 2 + place for place, name in enumerate("vwxyz")}))
+    assert "7: expire of v, w, x and 2 more by alice" == told(one.group.events)[-1]
 
 
 DEATH = "5: expire of alice by bob, 2 alice -> bob"
