@@ -25,8 +25,8 @@ share of the partitions moves twice. So a newcomer to a group that has members i
 Below that bound a member can lead without a break, and above it, it cannot. A lower bound would keep a group from
 forming on a ledger that is slow for all. A member that is expired again and again must show more each time: its probes
 must all return soon for two leases, then four, and so on. A membership that lasts makes up for all that. One expiry
-costs only the wait that every newcomer owes, because any process may be paused once. A newcomer to a group without
-members skips the trial: a slow leader is better than none.
+costs only the wait that every newcomer owes, because any process may be paused once. Where no member was heard lately,
+a newcomer skips the trial: a slow leader is better than none.
 
 A probe is a Beat of an incarnation that is not a member. So it is void in every fold, also in those of older releases.
 It proves no lease, not even to its writer: tenure and suspicion count only Beats that were read as a member's. If a
