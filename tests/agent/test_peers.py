@@ -351,6 +351,7 @@ def test_a_member_that_no_partition_prefers_may_be_elected_again_after_a_drain(
     group = Group(tmp_path, stack, count=1, policy="random")
     until(lambda: group.get("/v1/peers").status_code == httpx.codes.OK, "the peers")
     assert 0 == group.say("drain", "m0", "--yes")[0]
+    until(lambda: PARTITIONS == group.ask("/v1/status")["shed"], "the drain")
     assert "This member may be elected again" in group.say("drain", "m0", "--undo")[1]
 
 
