@@ -21,6 +21,9 @@ gets 20 requests a second. A request goes to the member that the Router names at
 of that name led the partition then, by its own notes, and is repeated every ten milliseconds until it is. So this is a
 client on a network without delay, and its traffic does not disturb what it measures.
 
+With `--witness`, the host's agent reports the death of a killed member, so the process that comes back need not wait for
+a lease.
+
 With `--static`, the same restarts then hit a consumer group of librdkafka with static membership (`group.instance.id`)
 on one Kafka, with as many partitions (`_static_consumer.py`). These names end with @static-sigterm and @static-kill. A
 request is served as soon as any consumer has the partition: it waits in Kafka, so it needs no Router, and cannot be
@@ -61,6 +64,7 @@ from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Expire, Leave, decode
 from neli_router.router.router import Router
 from neli_router.router.table import Table
+from tests.support.agents.processes import AgentProcess
 from tests.support.processes.ledger_copy import LedgerCopy
 from tests.support.servers import kafka as kafka_servers
 from tests.support.servers.kafka import Kafka
@@ -101,6 +105,9 @@ class Options(BenchmarkOptions):
     grace: float = option(30.0, "seconds for which a member's partitions wait for its return; 0 for none")
     every: float = option(3.0, "seconds from one restart to the next, if it is over by then")
     patience: float = option(0.25, "seconds after which an unserved request is lost")
+    witness: bool = switch(
+        "the host's agent reports deaths, so that a killed member's return need not wait for its lease"
+    )
     static: bool = switch("also Kafka's static membership, in the same run")
     quick: bool = switch("3 members, one second apart")
 
@@ -135,9 +142,18 @@ def run(options: Options) -> Figures:
 
 def _ours(there: str, kind: str, options: Options) -> Figures:
     with tempfile.TemporaryDirectory(prefix="neli-restart-") as folder, ExitStack() as stack:
-        ours = {"lease": options.lease, "witness": "none", "grace": options.grace, **options_at(there, "restart")}
-        pause = options.lease / ROUNDS_PER_LEASE
-        group = stack.enter_context(ProcessGroup(Path(folder), partitions=options.partitions, pause=pause, **ours))
+        ours = {"lease": options.lease, **options_at(there, "restart")}
+        environment: dict[str, str] = {}
+        if options.witness:
+            # A member that starts before the agent has no witness.
+            layout = {"partitions": options.partitions}
+            agent = AgentProcess("witness", Path(folder), "--weight", "0", layout=layout, **ours)
+            environment = stack.enter_context(agent).environment
+        ours |= {"pause": options.lease / ROUNDS_PER_LEASE, "grace": options.grace}
+        ours["witness"] = "agent" if options.witness else "none"
+        group = stack.enter_context(
+            ProcessGroup(Path(folder), partitions=options.partitions, environment=environment, **ours)
+        )
         copy = stack.enter_context(LedgerCopy(group.ledger))
         _gather(group, options.members)
         time.sleep(options.lease)  # Let records finish that were under way before, and the copy read them.
