@@ -240,7 +240,7 @@ class MemberView(_View, frozen=True):
     partitions: int
     load: float
     lease_left: float | None
-    """By the agent's clock, since it read the member's last Beat; None if it has not read any yet."""
+    """By the agent's clock, since it read the member's last Beat; None if it has read none, or the member is away."""
     lag: int | None
     """How many records the member still had to read when it last beat."""
     drained: bool
@@ -251,6 +251,8 @@ class MemberView(_View, frozen=True):
     witness: str = ""
     """The witness that would certify its death: the name of its host's agent, `child` or `peers`. Empty if only the end
     of its lease shows it."""
+    away: bool = False
+    """Whether it has left or died, and what it had waits for a process of its name."""
 
 
 class MembersView(_View, frozen=True):

@@ -260,7 +260,8 @@ def members_command(agent: str | None, token_file: Path | None, ledger: str | No
     """Print the members of the group, in the order in which they joined.
 
     LEASE(s) is how many seconds the member's last heartbeat is still good for, by the agent's clock. LAG(records) is
-    how many records the member still had to read when it sent that heartbeat. WITNESS would know for certain if the
+    how many records the member still had to read when it sent that heartbeat. `away` in place of LEASE(s) says that the
+    member left or died, and that its partitions wait for a process of its name. WITNESS would know for certain if the
     member's process died; without a witness, its lease has to run out first.
 
     In a group without a broker and without a store of owners, it prints what `neli peers` prints. With --output json
@@ -298,8 +299,9 @@ def members_command(agent: str | None, token_file: Path | None, ledger: str | No
         return
     head = ["NAME", "ADDRESS", "ZONE", "WEIGHT", "PARTITIONS", "LOAD", "LEASE(s)", "LAG(records)", "DRAINED", "WITNESS"]
     rows = [
-        (m.name, m.address, m.zone, m.weight, m.partitions, m.load, m.lease_left, m.lag, m.drained, m.witness)
+        (m.name, m.address, m.zone, m.weight, m.partitions, m.load, left, m.lag, m.drained, m.witness)
         for m in members
+        for left in ("away" if m.away else m.lease_left,)
     ]
     print_rows(head, rows)
     _note_age(view.age)

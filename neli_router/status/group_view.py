@@ -125,7 +125,7 @@ class MemberStatus(NamedTuple):
     partitions: int
     load: float
     lease_left: float | None
-    """Seconds, counted from when its last Beat was read; None if none was read yet."""
+    """Seconds, counted from when its last Beat was read; None if none was read yet, or the member is away."""
     lag: int | None
     drained: bool
     joined: int
@@ -133,6 +133,8 @@ class MemberStatus(NamedTuple):
     """Seconds since its Join was read; None if that was before this reader started."""
     witness: str
     """The witness that would know for certain that it has died, as its Join says; empty if only its lease shows it."""
+    away: bool
+    """Whether it has left or died, and what it had waits for a process of its name."""
 
 
 class Balance(NamedTuple):
@@ -246,15 +248,16 @@ class GroupView:
                 incarnation=incarnation,
                 partitions=owned[incarnation],
                 load=load[incarnation],
-                lease_left=None if vital is None else max(0.0, vital.heard_at + lease - now),
+                lease_left=None if vital is None or is_away else max(0.0, vital.heard_at + lease - now),
                 lag=None if vital is None else vital.lag,
                 drained=seat.name in state.drains,
                 joined=seat.joined,
                 joined_ago=None if (at := self.joined_at.get(incarnation)) is None else max(0.0, now - at),
                 witness=seat.witness,
+                away=is_away,
             )
             for incarnation, seat in state.seats.items()
-            for vital in (vitals.get(incarnation),)
+            for vital, is_away in ((vitals.get(incarnation), incarnation in state.away),)
         ]
 
     def moves_by(self, wish: Record) -> list[tuple[int, str | None, str | None]]:

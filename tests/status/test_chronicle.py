@@ -167,8 +167,13 @@ def test_a_drain_is_one_event_with_all_that_it_moves_and_a_pin_says_which_partit
 
 def test_a_grace_ends_in_an_event_that_names_its_member_and_so_do_the_ends_of_several() -> None:
     one = reading(genesis(version=3), ALICE, BOB, *GIVE)
-    read_on(one, Leave(by="a", grace=9.0), expire("b", "a", 5))
+    read_on(one, Leave(by="a", grace=9.0))
+    assert [("alice", True), ("bob", False)] == [(it.name, it.away) for it in one.group.members(0.0)]
+    read_on(one, expire("b", "a", 5))
     assert ["5: leave of alice by alice", "6: expire of alice by bob, 2 alice -> bob"] == told(one.group.events)[-2:]
+    one = reading(genesis(version=3), ALICE, BOB, *GIVE)
+    read_on(one, Leave(by="a", grace=9.0), Drain(by="o", name="alice"))
+    assert "6: drain of alice by o, 2 alice -> bob" == told(one.group.events)[-1]
     one = reading(genesis(version=3), ALICE, *(join(name, name) for name in "vwxyz"))
     read_on(one, Expire(by="a", v=2, last_beats={name: 2 + place for place, name in enumerate("vwxyz")}))
     assert "7: expire of v, w, x and 2 more by alice" == told(one.group.events)[-1]

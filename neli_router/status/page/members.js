@@ -156,7 +156,7 @@ export class MembersTable {
       const rest = unheard || !known ? 0 : Math.max(0, member.lease_left - past);
       const out = known && member.lease_left === 0;
       bar.style.transform = `scaleX(${Math.min(1, rest / lease).toFixed(3)})`;
-      say(left, unknown ? "not known" : unheard ? "not heard yet" : out ? "ran out" : lasting(rest));
+      say(left, unknown ? "not known" : member.away ? "away" : unheard ? "not heard yet" : out ? "ran out" : lasting(rest));
       element.classList.toggle("out", out);
     }
   }
