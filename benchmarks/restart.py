@@ -21,8 +21,8 @@ gets 20 requests a second. A request goes to the member that the Router names at
 of that name led the partition then, by its own notes, and is repeated every ten milliseconds until it is. So this is a
 client on a network without delay, and its traffic does not disturb what it measures.
 
-With `--witness`, the host's agent reports the death of a killed member, so the process that comes back need not wait for
-a lease.
+With `--witness`, the host's agent reports the death of a killed member, so the process that comes back need not wait
+for a lease.
 
 With `--static`, the same restarts then hit a consumer group of librdkafka with static membership (`group.instance.id`)
 on one Kafka, with as many partitions (`_static_consumer.py`). These names end with @static-sigterm and @static-kill. A

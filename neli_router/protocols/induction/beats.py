@@ -25,6 +25,8 @@ import math
 from collections import deque
 from math import inf
 
+from msgspec.structs import replace
+
 from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import BATCHES, BATCHES_SINCE, Beat
@@ -114,8 +116,11 @@ class BeatSchedule:
             return -inf
         return self._sent_at + (PROBE_LEASES * self._settings.lease if self.silent else self._every)
 
-    def next(self, by: str, state: State, now: float) -> Beat:
-        """The Beat to send now. In a large group, only one of several carries the digest of `state`."""
+    def next(self, by: str, state: State, now: float, *, is_clear: bool = False) -> Beat:
+        """The Beat to send now. In a large group, only one of several carries the digest of `state`.
+
+        `is_clear` says that the member owes no wait on what it owns in `state`.
+        """
         # Rounded down: a Beat that was sent earlier than it says would prove too much.
         sent_at = math.floor(now * TICKS) / TICKS
         if state.version < BATCHES_SINCE or self._number % (1 + len(state.seats) // DIGESTS_APART) == 0:
@@ -123,7 +128,7 @@ class BeatSchedule:
         else:
             beat = Beat(by=by, v=BATCHES, sent_at=sent_at, at=state.at)
         self._number += 1
-        return beat
+        return replace(beat, v=BATCHES, clear=state.at) if is_clear else beat
 
     def sent(self, beat: Beat, now: float) -> None:
         """Remember `beat`; called before it is given to the driver."""

@@ -20,7 +20,8 @@ right, no term is given twice, even by a ledger that was recreated or restored f
 expired or certified, it goes *away* and keeps its partitions, for which no member acts. A Join under its name gets them
 back in that record. Otherwise another member ends the grace with an Expire that names the record by which it went, and
 then the partitions go to their targets. One that is away cannot act on the ledger: its Beats, accusations and Handovers
-are void. Partitions that were on their way to another member go there in that record. A drained member has no grace.
+are void. Partitions that were on their way to another member go there in that record. A drained member has no grace,
+and a Drain ends the grace of one that is away.
 
 **Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
 drains, and weights, for at most WISHES_MAX names each. A wish about a member is always granted: in a full table, it
@@ -112,6 +113,9 @@ class State(Struct, frozen=True, kw_only=True):
     """Incarnation -> the seconds for which it keeps its partitions if others end its membership; those with any."""
     away: dict[str, float] = {}
     """Incarnation -> its grace. It still has its seat, and its last Beat is the record by which it went."""
+    clear: dict[str, int] = {}
+    """Incarnation -> an offset. All earlier owners of what it got below that have stopped; so has it, if it is away.
+    One that was expired has none, because its own lease may not be over."""
     digest: int = 0
 
     @property
@@ -140,7 +144,8 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
         last_beats = state.last_beats.insert(record.by, offset)
         was, now = hash_of("last_beats", record.by, last_beat), hash_of("last_beats", record.by, offset)
         digest = state.digest ^ was ^ now
-        return replace(state, at=at, last_beats=last_beats, digest=digest)
+        after = replace(state, at=at, last_beats=last_beats, digest=digest)
+        return after if record.clear is UNSET else _cleared(after, record.by, min(record.clear, offset))
     after = replace(state, at=at)
     if record is None or isinstance(record, Snapshot):
         return after
@@ -149,6 +154,13 @@ def fold(state: State, offset: int, record: Record | None, assign: Assign = assi
             after = _begin(after, offset, record)
     else:
         after = _apply(after, offset, record, assign)
+    return replace(after, digest=state.digest ^ difference(state, after))
+
+
+def _cleared(state: State, by: str, upto: int) -> State:
+    if upto <= state.clear.get(by, 0):
+        return state
+    after = replace(state, clear={**state.clear, by: upto})
     return replace(after, digest=state.digest ^ difference(state, after))
 
 
@@ -181,7 +193,10 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
         case Expire(by) if state.is_member(by):
             silent = [q for q, last_beat in record.last_beats.items() if state.last_beats.get(q) == last_beat]
             graces = {q: 0.0 if q in state.away else state.graces.get(q, 0.0) for q in silent}
-            return _depart(state, offset, graces, assign) if graces else state
+            if not graces:
+                return state
+            clear = {q: upto for q, upto in state.clear.items() if q not in graces}
+            return _depart(replace(state, clear=clear), offset, graces, assign)
         case Certify() if record.incarnation in state.away:
             return state  # It is known already that it does not act.
         case Certify() if record.incarnation in state.seats:
@@ -198,6 +213,9 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
             wished = _wish(state, offset, record)
             if wished is state or not _concerns_members(state, record):
                 return wished
+            gone = state.holder(record.name) if isinstance(record, Drain) else None
+            if gone is not None and gone.incarnation in state.away:
+                return _depart(wished, offset, {gone.incarnation: 0.0}, assign)
             return _retarget(wished, offset, wished.owners, assign)
         case _:
             return state
@@ -267,6 +285,7 @@ def _unseat(state: State, incarnations: Collection[str]) -> State:
         departed=_with_departed(state, incarnations),
         graces={key: grace for key, grace in state.graces.items() if key not in gone},
         away={key: grace for key, grace in state.away.items() if key not in gone},
+        clear={key: upto for key, upto in state.clear.items() if key not in gone},
     )
 
 

@@ -222,7 +222,12 @@ class InductionMachine:
     @property
     def _joins_at(self) -> float:
         """When a newcomer may join, unless the group has no member or a probe is late until then."""
-        return max(self.tenure.settled, self.trial.passed_at) if self._has_company else self.tenure.settled
+        if not self._has_company:
+            return self.tenure.settled
+        older = self.state.holder(self.settings.name)
+        # No other member leads what is kept for me, so I take nothing from one that could lead it now.
+        is_awaited = older is not None and older.incarnation in self.state.away
+        return self.trial.passed_at if is_awaited else max(self.tenure.settled, self.trial.passed_at)
 
     @property
     def _has_company(self) -> bool:
@@ -580,10 +585,17 @@ class InductionMachine:
             effects.append(Append([snapshot(me, state)], lasting=True))
 
     def _append_beat(self, now: float, effects: list[Effect]) -> Beat:
-        beat = self._beats.next(self.incarnation, self.state, now)
+        beat = self._beats.next(self.incarnation, self.state, now, is_clear=self._tells_clear(now))
         self._beats.sent(beat, now)
         effects.append(Append([beat], lasting=False))
         return beat
+
+    def _tells_clear(self, now: float) -> bool:
+        """Whether I owe no wait on what I own, and the others do not know. It spares my next process the wait."""
+        settings, state, me, owned = self.settings, self.state, self.incarnation, self._program.owned
+        if not (settings.grace and settings.exclusive and owned and state.version >= BATCHES_SINCE):
+            return False
+        return state.clear.get(me, -1) <= self._program.newest and now >= max(map(self.tenure.busy_until, owned))
 
     def _accuse(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         # My last Beat that came back was sent at `sent`, so I have read everything that the ledger held then. Under a

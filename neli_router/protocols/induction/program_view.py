@@ -46,6 +46,7 @@ class ProgramView(Belief):
         is processed."""
         self._owned: tuple[int, ...] = ()
         self._owed: tuple[int, ...] = ()
+        self._newest = -1
         self._newcomers_from, self._first_joined_at, self._settled_at = 0, -inf, -inf
         self.resumes_at = inf
         """When to give what stays for now; `inf` if nothing does."""
@@ -60,6 +61,12 @@ class ProgramView(Belief):
         """The owned partitions that are meant for another member."""
         self._work_through()
         return self._owed
+
+    @property
+    def newest(self) -> int:
+        """The offset at which this member got the newest of what it owns; -1 if it owns nothing."""
+        self._work_through()
+        return self._newest
 
     @property
     def draining(self) -> dict[int, float]:
@@ -127,6 +134,7 @@ class ProgramView(Belief):
         (state, incarnation), self._table = self._table, None
         self._owned = tuple([i for i, owner in enumerate(state.owners) if owner == incarnation])
         self._owed = tuple([i for i in self._owned if state.targets[i] != incarnation])
+        self._newest = max(map(state.began.__getitem__, self._owned), default=-1)
         self._draining = {
             i: end
             for i, end in self._draining.items()

@@ -16,10 +16,10 @@ Unknown fields are refused: a reader that ignored a meaningful field would compu
 is `ext`, a map with anything in it that no fold looks at: room for hints that a later release may add.
 
 **Formats.** `v` is the oldest record format that can say it. In format 1, an Expire or a Handover is about one member
-or partition, and each Beat has a digest; in format 2 about any number, a Beat may have none, a Join may have a grace,
-and there is `ext`. A group's members may be of two releases, and must skip the same records. So format 2 counts only in
-a group whose fold version knows it (`is_known`); before, a newer release skips it as an older one does, and writes none
-of it.
+or partition, and each Beat has a digest; in format 2 about any number, a Beat may have none or say what is clear, a
+Join may have a grace, and there is `ext`. A group's members may be of two releases, and must skip the same records. So
+format 2 counts only in a group whose fold version knows it (`is_known`); before, a newer release skips it as an older
+one does, and writes none of it.
 
 All bytes of a ledger enter through this module, so all bounds are checked here: the length of a record and of a name,
 the size of a number, and that a name is text. Other modules need not check again.
@@ -151,12 +151,14 @@ class Beat(_Record, frozen=True, kw_only=True):
     """`by` is alive. `sent_at` is on the writer's own clock and means nothing to other members.
 
     `digest` is the digest of the writer's fold below the offset `at`, so that a member with a different one notices.
-    In format 2 it may be left out.
+    In format 2 it may be left out, and `clear` may say that the writer owes no wait on any partition that it owns and
+    got below this offset: all earlier owners have stopped.
     """
 
     sent_at: Time
     at: Offset
     digest: Digest | UnsetType = UNSET
+    clear: Offset | UnsetType = UNSET
 
 
 class Expire(_Record, frozen=True, kw_only=True):
@@ -272,6 +274,7 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     digest: Digest
     graces: dict[Name, Grace] | UnsetType = UNSET
     away: dict[Name, Grace] | UnsetType = UNSET
+    clear: dict[Name, Offset] | UnsetType = UNSET
 
 
 class Snapshot(_Record, frozen=True, kw_only=True):
@@ -370,11 +373,12 @@ def decode(payload: bytes) -> Record | None:
 
 def _is_in_first_format(line: _Line) -> bool:
     if isinstance(line, Beat):
-        return line.ext is UNSET and line.digest is not UNSET
+        return line.ext is UNSET and line.digest is not UNSET and line.clear is UNSET
     if isinstance(line, Join):
         return line.ext is UNSET and line.grace is UNSET
     if isinstance(line, Snapshot):
-        return line.ext is UNSET and line.state.graces is UNSET and line.state.away is UNSET
+        image = line.state
+        return line.ext is UNSET and image.graces is UNSET and image.away is UNSET and image.clear is UNSET
     return line.ext is UNSET
 
 

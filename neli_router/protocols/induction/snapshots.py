@@ -50,8 +50,10 @@ def snapshot(by: str, state: State) -> Snapshot:
         digest=digest_text(state.digest),
         graces=state.graces or UNSET,
         away=state.away or UNSET,
+        clear=state.clear or UNSET,
     )
-    return Snapshot(by=by, v=BATCHES if state.graces or state.away else 1, state=image, upto=state.at)
+    v = BATCHES if state.graces or state.away or state.clear else 1
+    return Snapshot(by=by, v=v, state=image, upto=state.at)
 
 
 def restore(record: Snapshot) -> State:
@@ -83,6 +85,7 @@ def restore(record: Snapshot) -> State:
             departed=tuple(image.departed),
             graces={} if image.graces is UNSET else image.graces,
             away={} if image.away is UNSET else image.away,
+            clear={} if image.clear is UNSET else image.clear,
         )
     except (ValueError, IndexError) as error:
         raise BadSnapshot(f"snapshot upto {record.upto} does not hold together") from error

@@ -14,9 +14,16 @@ member that owned i between q and me may itself have been waiting for q. After a
 owed, as if it had left: its process had ended with all its threads, and with all other processes that acted on its
 lease, before the certificate was written (`Certify`).
 
-A member that goes away with a grace keeps its partitions, but its lease is remembered as if it had departed: the member
-that gets a partition in the end owes the wait, also if it has the same name, and so does the one that went away: it
-owns, but does not act. When the grace is over, the Expire that ends it adds a wait since the member went away.
+A member that goes away with a grace keeps its partitions, and its lease is remembered as if it had departed: from the
+record by which it went, and not from the later one that ends the grace. It owns, but does not act.
+
+**Who comes back** under the name of one that is away need not wait for what the older self can answer for:
+
+    older self: my waits are over --Beat.clear--> its Leave, or a Certify --> the Join of its name: free
+                                             '--> an Expire: its own lease may run on, so the wait is owed
+
+The older self owned the partition from below `clear` until it went. So when it sent that Beat, all earlier owners had
+stopped, and by the Join it has stopped itself. The new process reads who owns the partition after the Join.
 
 All of this requires that each Beat that I treat as mine is mine: a Beat that another process wrote in my name may carry
 any time. The machine remembers what it sent (`beats`), and marks any other Beat in its name as forged.
@@ -36,7 +43,7 @@ from msgspec.structs import replace
 from rpds import HashTrieMap
 
 from neli_router.protocols.induction.fold import State
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave, Record
+from neli_router.protocols.induction.records import Beat, Expire, Join, Record
 from neli_router.protocols.protocol import Settings
 
 __all__ = ["Linger", "Tenure"]
@@ -70,6 +77,8 @@ class Tenure(Struct, frozen=True, kw_only=True):
     """The latest of these times."""
     busy: dict[int, float] = {}
     """Until when I may not act for a partition, where this is known to be later than `settled`."""
+    free: frozenset[int] = frozenset()
+    """The partitions for which I need not wait until `settled`."""
     given: dict[int, int] = {}
     """Partition -> the term under which I sent its Handover."""
     left: bool = False
@@ -104,8 +113,9 @@ class Tenure(Struct, frozen=True, kw_only=True):
         A large table is looked through once in C, and the exceptions are taken out.
         """
         may: dict[int, int] = {}
-        if now < self.sent + self.lasts and not (self.exclusive and (self.left or now < self.settled)):
-            may = {i: state.terms[i] for i in owned}
+        if now < self.sent + self.lasts and not (self.exclusive and self.left):
+            is_settled = not self.exclusive or now >= self.settled
+            may = {i: state.terms[i] for i in (owned if is_settled else self.free.intersection(owned))}
             if self.exclusive:
                 given = [i for i, term in self.given.items() if may.get(i) == term]
                 busy = [i for i, until in self.busy.items() if now < until]
@@ -117,7 +127,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
         return may
 
     def busy_until(self, partition: int) -> float:
-        return max(self.settled, self.busy.get(partition, -inf))
+        return max(-inf if partition in self.free else self.settled, self.busy.get(partition, -inf))
 
     # Sent records: final from the moment they were given to the driver, even if the append fails
 
@@ -144,22 +154,31 @@ class Tenure(Struct, frozen=True, kw_only=True):
         tenure = self
         gone_away = after.away.keys() - before.away.keys()
         if isinstance(record, Expire | Join):
-            departed = (before.seats.keys() - after.seats.keys()) | gone_away
-            ended = {q: self.heard[q] + self.wait for q in departed}
-            busy = {i: max(self.busy.get(i, -inf), ended[q]) for q in departed for i in _owned(before, q)}
+            ended = {q: self.heard[q] + self.wait for q in before.members.keys() - after.members.keys()}
+            busy = {i: max(self.busy.get(i, -inf), at) for q, at in ended.items() for i in _owned(before, q)}
             tenure = replace(tenure, busy={**tenure.busy, **busy})
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
             tenure = replace(tenure, heard=tenure.heard.insert(record.by, now), heard_at=now)
-            if not self.exclusive and record.by == self.incarnation:
-                # My first Beat shows my predecessor that I know what I own, and it may read the Beat before I do. So I
-                # must act by then, on an equally good proof: my Join.
-                tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
-        if isinstance(record, Expire | Join | Leave | Certify):
+            if record.by == self.incarnation:
+                tenure = tenure.joined(before, record)
+        if before.seats is not after.seats or gone_away:
             heard = {q: now if q in gone_away else at for q, at in tenure.heard.items() if q in after.seats}
             tenure = replace(tenure, heard=HashTrieMap(heard))
         if not self.exclusive:
             tenure = replace(tenure, lingering=self._lingering(before, after))
         return tenure
+
+    def joined(self, before: State, record: Join) -> "Tenure":
+        """My Join was read."""
+        if not self.exclusive:
+            # My first Beat shows my predecessor that I know what I own, and it may read the Beat before I do. So I must
+            # act by then, on an equally good proof: my Join.
+            return replace(self, sent=max(self.sent, self.asked))
+        older = before.holder(record.name)
+        if older is None or older.incarnation not in before.clear:
+            return self
+        kept = _owned(before, older.incarnation)
+        return replace(self, free=frozenset(i for i in kept if before.began[i] < before.clear[older.incarnation]))
 
     def _hear(self, beat: Beat, after: State, now: float, *, forged: bool) -> "Tenure":
         if not after.is_member(beat.by):

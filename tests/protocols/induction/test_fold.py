@@ -514,6 +514,24 @@ def test_a_drained_member_one_without_a_grace_and_any_in_an_older_group_depart_f
     assert "d" not in plain.seats
 
 
+def test_a_drain_ends_the_grace_of_one_that_is_away() -> None:
+    gone = go_away("leave", TRIO)
+    drained = folded(drain("b"), state=gone)
+    assert ({"a", "c"}, {"a", "c"}, {}) == (set(drained.seats), set(drained.owners), drained.away)
+    assert gone.away == folded(drain("a"), state=gone).away
+
+
+def test_what_is_clear_is_said_in_a_beat_and_stays_until_the_member_departs_or_is_expired() -> None:
+    said = replace(beat("b"), v=2, clear=4)
+    told = folded(said, state=TRIO)
+    assert {"b": 4} == told.clear
+    assert {"b": 4} == folded(replace(said, clear=3), beat("b"), state=told).clear, "less says nothing new"
+    assert {"b": told.at} == folded(replace(said, clear=told.at + 9), state=told).clear, "nobody knows what comes"
+    assert [{"b": 4}, {}, {"b": 4}] == [go_away(how, told).clear for how in ("leave", "expire", "certify")]
+    assert {} == folded(drain("b"), state=go_away("leave", told)).clear
+    assert {} == folded(replace(patient("d", "b"), at=told.at), state=told).clear
+
+
 # Laws
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import UNSET
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, GroupMismatch
@@ -19,7 +20,7 @@ from neli_router.protocols.induction.events import Acknowledged, Append, Effect,
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, InductionMachine, Phase
 from neli_router.protocols.induction.program_view import HANDOVERS_MAX, SETTLED_LEASES
-from neli_router.protocols.induction.records import Drain, Expire, Handover, Leave, Record, Upgrade
+from neli_router.protocols.induction.records import Beat, Drain, Expire, Handover, Leave, Record, Upgrade
 from neli_router.protocols.protocol import (
     NO_STANDING,
     TICK,
@@ -81,6 +82,24 @@ def test_a_member_is_refused_when_its_group_moves_to_a_fold_that_it_does_not_kno
     error = stopped(member.step(Read([(2, Upgrade(by="op", version=9))]), 1.0)).error
     assert isinstance(error, GroupMismatch)
     assert "version 9" in error.found
+
+
+def test_a_member_with_a_grace_says_once_what_is_clear_when_its_waits_are_over() -> None:
+    """First of what b gave it, and then of what it got when b was expired: 6 s after b's last Beat, of 20."""
+    member = begun(folded(genesis(version=3), join("b"), join("c"), state=State()), grace=9.0)
+    said: list[float] = []
+    inbox: list[Record] = []
+    for step in range(80):
+        now, state = step / 2, member.state
+        inbox += [beat(q) for q in "bc" if state.is_member(q)]
+        if now == 10.0:
+            mine = [i for i, target in enumerate(state.targets) if target == member.incarnation]
+            inbox.append(Handover(by="b", terms={i: state.terms[i] for i in mine}))
+        if now == 20.5:
+            inbox = [Expire(by="c", last_beats={"b": state.last_beats["b"]})]
+        inbox = appended(member.step(Read(list(enumerate(inbox, state.at)), 0.0), now))
+        said += [now for record in inbox if isinstance(record, Beat) and record.clear is not UNSET]
+    assert [10.5, 26.5] == said
 
 
 def test_a_member_leaves_with_its_grace_unless_its_program_failed() -> None:

@@ -61,6 +61,7 @@ DAMAGES: dict[str, dict[str, Any]] = {
     "no departed member": {"departed": []},
     "a grace": {"graces": {"a": 5.0}},
     "one that is away": {"away": {"a": 5.0}},
+    "one that is clear": {"clear": {"a": 1}},
     "another digest": {"digest": "0" * 16},
 }
 

@@ -47,6 +47,7 @@ def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
             or after.seats is not before.seats
             or after.targets is not before.targets
             or after.away is not before.away
+            or after.clear is not before.clear
         ):
             _add_state(key, after, names, terms)
             before = after
@@ -55,7 +56,11 @@ def key_of(world: Miniature, cap: int, births: int | None) -> bytes:
     for slot in slots:
         tenure = slot.tenure
         given = tenure.given.get(0)
-        key.append(slot.alive | slot.joined << 1 | tenure.left << 2 | slot.certified << 3)
+        is_free = slot.alive and 0 in tenure.free
+        is_clear = not slot.alive and tip.owners[0] == slot.incarnation and slot.claimed > tip.began[0]
+        key.append(
+            slot.alive | slot.joined << 1 | tenure.left << 2 | slot.certified << 3 | is_free << 4 | is_clear << 5
+        )
         key.append(NONE if given is None else terms.get(given, NONE))
         if not slot.alive:  # When a ghost sent its Beats does not matter, unless a client acts for it.
             key.append(int(now - tenure.sent) if slot.acts(now) else NONE)
@@ -102,3 +107,6 @@ def _add_state(key: list[int], state: State, names: dict[str | None, int], terms
     key.append(names.setdefault(state.owners[0], len(names)))
     key.append(terms.setdefault(state.terms[0], len(terms)))
     key.append(names.setdefault(state.targets[0], len(names)))
+    owner = state.owners[0]
+    if owner in state.clear and state.clear[owner] > state.began[0]:
+        key.append(NONE)

@@ -115,6 +115,15 @@ class Slot(NamedTuple):
     lent: bool = False
     """Whether it had lent its lease to a client when it crashed."""
     certified: bool = False
+    claimed: int = 0
+    """The offset that it could call clear when it crashed."""
+
+    def clear(self, now: int) -> int:
+        """Below which offset it can say that it owes no wait on what it owns; 0 for none."""
+        if not self.alive:
+            return self.claimed
+        owns = self.state.owners[PARTITION] == self.incarnation
+        return self.state.at if owns and self.tenure.busy_until(PARTITION) <= now else 0
 
     def acts(self, now: int) -> bool:
         """Whether it, or its client, may act for the partition."""

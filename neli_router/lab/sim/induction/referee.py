@@ -9,7 +9,7 @@ a part of the log, began at a snapshot, or read it twice. Whether the fold does 
 outside, by what changed:
 
     a member goes      by its own Leave, by a Join under its name, by an Expire that names its last sign of life, or by
-                       a certificate of its death; and never comes back
+                       a certificate of its death, or by a Drain if it is away; and never comes back
     an owner changes   if it went, or by its own Handover under the current term; and only to the target
     a term changes     to base + the offset of the record, and only upwards; a valid Handover always changes it
     the version rises  if every member knows the new one; no member ever has a version that it does not know
@@ -23,6 +23,7 @@ from neli_router.protocols.induction.fold import DEPARTED_MAX, State, fold
 from neli_router.protocols.induction.records import (
     Beat,
     Certify,
+    Drain,
     Expire,
     Handover,
     Join,
@@ -200,6 +201,8 @@ class Referee:
                 return record.name == before.seats[incarnation].name
             case Expire():
                 return before.is_member(record.by) and record.last_beats.get(incarnation) == self._signs[incarnation]
+            case Drain():
+                return incarnation in before.away and record.name == before.seats[incarnation].name
             case _:
                 return False
 

@@ -48,6 +48,9 @@ from neli_router.protocols.protocol import Settings
 
 __all__ = ["LedgerMiniatures", "successors"]
 
+CHANGES = ("seats", "owners", "terms", "targets", "last_beats", "departed", "clear")
+"""A record that changes none of these is void."""
+
 
 class LedgerMiniatures:
     """All worlds of a small group that shares a ledger."""
@@ -115,9 +118,10 @@ def _steps_of(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Itera
     if bounds.leave and not slot.tenure.left and me in slot.state.seats:
         yield ("send leave", me), _with(world, index, slot._replace(tenure=slot.tenure.leaving()), bounds)
     if bounds.crash:
-        yield ("crash", me), _with(world, index, slot._replace(alive=False), bounds)
+        ghost = slot._replace(alive=False, claimed=slot.clear(world.now) if bounds.grace else 0)
+        yield ("crash", me), _with(world, index, ghost, bounds)
         if bounds.certify and slot.acts(world.now):
-            yield ("crash as it lends", me), _with(world, index, slot._replace(alive=False, lent=True), bounds)
+            yield ("crash as it lends", me), _with(world, index, ghost._replace(lent=True), bounds)
 
 
 def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Iterator[tuple[Label, Miniature]]:
@@ -138,6 +142,10 @@ def _appends_of(world: Miniature, slot: Slot, tip: State, bounds: Bounds) -> Ite
     for sent in range(oldest, world.now + 1) if slot.alive else (oldest,):
         beat = Beat(by=me, sent_at=float(sent), at=tip.at, digest="0" * 16)
         yield from _append(world, ("beat", me, world.now - sent), beat, bounds)
+    if bounds.grace and tip.owners[PARTITION] == me and slot.clear(world.now) > tip.began[PARTITION]:
+        # When it was sent proves less than the Beats above do.
+        beat = Beat(by=me, v=BATCHES, sent_at=float(oldest), at=tip.at, clear=slot.clear(world.now))
+        yield from _append(world, ("beat that all is clear", me), beat, bounds)
     if tip.owners[PARTITION] == me and slot.tenure.given.get(PARTITION) == tip.terms[PARTITION]:
         handing = Handover(by=me, terms={PARTITION: tip.terms[PARTITION]})
         yield from _append(world, ("handover", me), handing, bounds)
@@ -154,14 +162,9 @@ def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> I
     chooser = _Chooser()
     while chooser.more():
         after = fold(tip, tip.at, record, chooser)
-        if (after.seats, after.owners, after.terms, after.targets, after.last_beats, after.departed) == (
-            tip.seats,
-            tip.owners,
-            tip.terms,
-            tip.targets,
-            tip.last_beats,
-            tip.departed,
-        ) and not any(slot.incarnation == dead and not slot.certified for slot in world.slots):
+        if all(getattr(after, part) == getattr(tip, part) for part in CHANGES) and not any(
+            slot.incarnation == dead and not slot.certified for slot in world.slots
+        ):
             continue  # Void: its readers learn nothing from it.
         entry = FoldedRecord(record, chooser.target, after)
         found = world._replace(tail=(*world.tail, entry))
