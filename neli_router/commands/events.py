@@ -69,6 +69,7 @@ SENTENCES: dict[Cause, str] = {
     "unpin": "partition {partition} was unpinned by {by}",
     "weigh": "{member} was weighed by {by}",
     "load": "loads were set by {by}",
+    "upgrade": "the group's version was raised by {by}",
     "claim": "{member} leads more",
     "release": "{member} leads less",
     "silence": "{member} is silent",

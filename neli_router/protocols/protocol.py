@@ -127,6 +127,7 @@ Cause = Literal[
     "unpin",
     "weigh",
     "load",
+    "upgrade",
     "claim",
     "release",
     "silence",

@@ -51,7 +51,7 @@ SETTLED = 1.0
 NAMES_SHOWN = 3
 """How many members an event names that ended with others in one record."""
 
-ASKED_ABOUT = ("pins", "drains", "weights", "targets", "owners")
+ASKED_ABOUT = ("pins", "drains", "weights", "targets", "owners", "version")
 """The parts of a state whose change people ask about. Loads are not among them: some groups send them every minute, so
 they count only if they move something."""
 

@@ -22,6 +22,7 @@ from neli_router.protocols.induction.records import (
     Record,
     Snapshot,
     Undrain,
+    Upgrade,
     Weigh,
     encode,
 )
@@ -195,6 +196,7 @@ CERTIFIED = "5: certify of alice by bob, 2 alice -> bob"
         # A beat after the certificate and a certificate for a former member cause no event.
         ([BOB, *GIVE, Certify(by="b", incarnation="a"), beat("a")], [CERTIFIED]),
         ([BOB, Leave(by="b"), Certify(by="a", incarnation="b")], ["3: leave of bob by bob"]),
+        ([Upgrade(by="op", version=3), Upgrade(by="op", version=9)], ["2: upgrade of ? by op"]),
         # A witness outside the group is shown under the name it gives itself.
         ([BOB, Certify(by="witness of bob", incarnation="b")], ["3: certify of bob by witness of bob"]),
         # A member that left is not fenced, and records without effect cause no event.

@@ -33,6 +33,7 @@ const SENTENCES = {
   unpin: ({ by, partition }) => `partition ${partition} was unpinned by ${by}`,
   weigh: ({ member, by }) => `${member} was weighed by ${by}`,
   load: ({ by }) => `loads were set by ${by}`,
+  upgrade: ({ by }) => `the group's version was raised by ${by}`,
   claim: ({ member }) => `${member} leads more`,
   release: ({ member }) => `${member} leads less`,
   silence: ({ member }) => `${member} is silent`,
