@@ -27,8 +27,6 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 
-from rpds import HashTrieMap
-
 from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._handle import Handle
 from neli_router.core.keyspace import Layout
@@ -54,7 +52,7 @@ MOMENT = 1e-4
 """The least time that a round of turns takes on the group's clock: about as long as in production."""
 
 YARDSTICK = encode(Beat(by="a member", sent_at=0.0, at=0, digest="0" * 16))
-YARDSTICK_STATE = State(last_beats=HashTrieMap({"a member": 0}))
+YARDSTICK_STATE = State(last_beats={"a member": 0})
 YARDSTICK_RECORDS = 500
 """Takes a tenth of the time of a sample: long enough to be timed, short enough to be repeated each time."""
 

@@ -19,7 +19,6 @@ from typing import Any
 import mmh3
 import msgspec
 from msgspec import Struct
-from rpds import HashTrieMap
 
 __all__ = ["difference", "digest_text", "hash_of"]
 
@@ -53,7 +52,7 @@ def difference(before: Struct, after: Struct) -> int:
 
 
 def _changes(old: Any, new: Any) -> Iterator[tuple[object, object, object]]:
-    if isinstance(old, dict | HashTrieMap):
+    if isinstance(old, dict):
         for key in {**old, **new}:
             was, now = old.get(key), new.get(key)
             if was != now:

@@ -13,7 +13,7 @@ all (`admission`). It accuses members that are silent (`suspicion`), and checks 
 fold and tenure determine who may act. The decisions are good if partitions move rarely, soon and once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from math import inf
 from random import Random
@@ -45,7 +45,7 @@ from neli_router.protocols.induction.events import (
     Trim,
     Wish,
 )
-from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold
+from neli_router.protocols.induction.fold import MEMBERS_MAX, State, beats_from, fold, fold_beats
 from neli_router.protocols.induction.program_view import ProgramView
 from neli_router.protocols.induction.records import (
     BATCHES,
@@ -252,10 +252,14 @@ class InductionMachine:
         match event:
             case Read(entries):
                 self._beats.read(bool(entries), now)
-                for offset, record in entries:
-                    self._take(offset, record, now, effects)
-                    if self.error is not None and not self.tenure.lingering:
-                        break  # The records after the fault do not matter.
+                taken = 0
+                # The records after a fault do not matter.
+                while taken < len(entries) and (self.error is None or self.tenure.lingering):
+                    if beats := beats_from(entries, taken, self.incarnation):
+                        self._take_beats(beats, now, effects)
+                    else:
+                        self._take(*entries[taken], now, effects)
+                    taken += len(beats) or 1
             case LedgerAway():
                 self._beats.away()
             case LedgerBroken(error):
@@ -301,7 +305,7 @@ class InductionMachine:
             self._settle(now, effects)
 
     def _take(self, offset: int, record: Record | None, now: float, effects: list[Effect]) -> None:
-        """One record of the ledger."""
+        """One record of the ledger, other than a Beat of another."""
         before = self.state
         forged = isinstance(record, Beat) and record.by == self.incarnation and not self._beats.came_back(record)
         if self._fail(self._trust.before(before, offset, record, self._authors), effects):
@@ -309,26 +313,22 @@ class InductionMachine:
         after = self.state = fold(before, offset, record)
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
             self._program.joined(offset, now)
-        lingering = self.tenure.lingering
-        self.tenure = self.tenure.read(before, record, after, now, forged=forged)
+        if isinstance(record, Beat):
+            self._hear([record], now, forged=forged)
+        else:
+            self.tenure = self.tenure.read(before, record, after, now)
         if after.owners is not before.owners or after.targets is not before.targets:
             self._look()
         if after.seats is not before.seats:
             self._count()
         match record:
             case Beat(by):
-                if not self._was_member:
-                    self._namesakes.read(record, after)
-                if by == self.incarnation and self.phase is Phase.WAITING and not forged:
+                if self.phase is Phase.WAITING and not forged:
                     self.trial.came_back(record.sent_at, now)
-                if by == self.incarnation and by in after.seats and not forged:
+                if by in after.seats and not forged:
                     self._suspicion.hear(record.sent_at, now)
                     self._tell_if_powerless(now - record.sent_at, now, effects)
                     self._dirty |= len(self._program.leading) < len(self._program.owned)
-                if lingering is not self.tenure.lingering:
-                    heard_of = lingering.keys() - self.tenure.lingering.keys()
-                    self._program.succeeded(heard_of - set(self._program.owned))  # I am not my own successor.
-                    self._dirty = True
             case Join() | Leave() | Expire() | Certify():
                 self._fate(before, record, now, effects)
             case Snapshot() if self._trust.vouches(record):
@@ -341,6 +341,27 @@ class InductionMachine:
         if after.version != before.version or after.genesis is not before.genesis:
             self._fail(mismatch(self.settings, after), effects)
         self._fail(self._trust.after(after, record, forged=forged), effects)
+
+    def _take_beats(self, beats: Sequence[tuple[int, Beat]], now: float, effects: list[Effect]) -> None:
+        """Beats of others in a row. They change neither members nor owners, so they are taken together."""
+        sound, error = self._trust.before_beats(self.state, beats, self._authors)
+        if sound:
+            self.state, digests = fold_beats(self.state, sound)
+            heard = [beat for _, beat in sound]
+            self._hear(heard, now)
+            if not self._was_member:
+                for beat in heard:
+                    self._namesakes.read(beat, self.state)
+            self._fail(self._trust.after_beats(self.state, sound, digests), effects)
+        self._fail(error, effects)
+
+    def _hear(self, beats: Sequence[Beat], now: float, *, forged: bool = False) -> None:
+        lingering = self.tenure.lingering
+        self.tenure = self.tenure.hear(beats, self.state, now, forged=forged)
+        if lingering is not self.tenure.lingering:
+            heard_of = lingering.keys() - self.tenure.lingering.keys()
+            self._program.succeeded(heard_of - set(self._program.owned))  # I am not my own successor.
+            self._dirty = True
 
     def _act(self, tip_at: float | None, now: float, effects: list[Effect]) -> None:
         """Do what is due in this phase. When a phase ends, the next one continues in the same step.

@@ -6,13 +6,14 @@ A router needs the members' table but no seat. An observer sends nothing on its 
 It comes and goes, and no member notices. It watches for the same signs of a damaged ledger as a member.
 """
 
+from collections.abc import Sequence
 from math import inf
 
 from neli_router.errors import NeliError
 from neli_router.protocols.induction.admission import unknown_version
 from neli_router.protocols.induction.events import Append, Effect, Input, LedgerBroken, Read, Recheck, Restart, Wish
-from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.records import Record, skip_notices
+from neli_router.protocols.induction.fold import State, beats_from, fold, fold_beats
+from neli_router.protocols.induction.records import Beat, Record, skip_notices
 from neli_router.protocols.induction.trust import LedgerTrust
 from neli_router.protocols.protocol import NO_STANDING, Close, Notice, Stopped
 
@@ -49,13 +50,11 @@ class Observer:
             return effects
         match event:
             case Read(entries, age):
-                for offset, record in entries:
-                    if record is None:
-                        self.skipped += 1
-                        effects += skip_notices(self.skipped, offset)
-                    self.error = self._take(offset, record, now)
-                    if self.error is not None:
-                        break
+                taken = 0
+                while taken < len(entries) and self.error is None:
+                    beats = beats_from(entries, taken)
+                    self.error = self._take_beats(beats, now) if beats else self._take(*entries[taken], now, effects)
+                    taken += len(beats) or 1
                 self.caught_up |= age < inf
             case Restart(state):
                 self.state, self._trust, self.caught_up = state, LedgerTrust(state), False
@@ -71,10 +70,22 @@ class Observer:
             effects.append(Stopped(self.error))
         return effects
 
-    def _take(self, offset: int, record: Record | None, now: float) -> NeliError | None:
+    def _take(self, offset: int, record: Record | None, now: float, effects: list[Effect]) -> NeliError | None:
+        if record is None:
+            self.skipped += 1
+            effects += skip_notices(self.skipped, offset)
         if error := self._trust.before(self.state, offset, record, ()):
             return error
         self.state = fold(self.state, offset, record)
         if record is not None and record.by in self.state.seats:
             self.heard_at = now
         return unknown_version(self.state) or self._trust.after(self.state, record)
+
+    def _take_beats(self, beats: Sequence[tuple[int, Beat]], now: float) -> NeliError | None:
+        sound, error = self._trust.before_beats(self.state, beats, ())
+        if sound:
+            self.state, digests = fold_beats(self.state, sound)
+            if any(beat.by in self.state.seats for _, beat in sound):
+                self.heard_at = now
+            error = unknown_version(self.state) or self._trust.after_beats(self.state, sound, digests) or error
+        return error

@@ -14,7 +14,6 @@ dropped.
 
 from msgspec import UNSET
 from msgspec.structs import replace
-from rpds import HashTrieMap
 
 from neli_router.protocols.induction.digest import difference, digest_text
 from neli_router.protocols.induction.fold import State
@@ -71,9 +70,7 @@ def restore(record: Snapshot) -> State:
             version=image.version,
             base=image.base,
             seats={seat.incarnation: seat for seat in image.seats},
-            last_beats=HashTrieMap(
-                {seat.incarnation: beat for seat, beat in zip(image.seats, image.last_beats, strict=True)}
-            ),
+            last_beats={seat.incarnation: beat for seat, beat in zip(image.seats, image.last_beats, strict=True)},
             owners=tuple(names[place] for place in image.owners),
             terms=tuple(image.terms),
             began=tuple(image.began),

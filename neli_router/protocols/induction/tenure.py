@@ -35,12 +35,11 @@ Under `available` no member waits. An owner that lost a partition goes on until 
 sent after learning of its ownership, or until `hold` ends: no partition is without a live owner, but two may overlap.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rpds import HashTrieMap
 
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Expire, Join, Record
@@ -70,7 +69,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
     """When I sent the last Beat of mine that came back."""
     asked: float = -inf
     """When I first sent my Join."""
-    heard: "HashTrieMap[str, float]" = HashTrieMap()
+    heard: dict[str, float] = {}
     """The time just after the read that brought each member's last Beat or Join, or the record by which it went away.
     If I read none of a member's, it is my start, because the member sent them before that."""
     heard_at: float = -inf
@@ -95,7 +94,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
             lasts=settings.lasts,
             wait=settings.wait,
             settled=now + settings.wait,
-            heard=HashTrieMap(dict.fromkeys(state.seats, now)),
+            heard=dict.fromkeys(state.seats, now),
             heard_at=now if state.seats else -inf,
             lingering=lingering,
         )
@@ -148,7 +147,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
         `forged` says that it is a Beat in my name that I did not send: it proves nothing.
         """
         if isinstance(record, Beat):
-            return self._hear(record, after, now, forged=forged)
+            return self.hear([record], after, now, forged=forged)
         if before.owners is after.owners and before.seats is after.seats and before.away is after.away:
             return self
         tenure = self
@@ -158,12 +157,12 @@ class Tenure(Struct, frozen=True, kw_only=True):
             busy = {i: max(self.busy.get(i, -inf), at) for q, at in ended.items() for i in _owned(before, q)}
             tenure = replace(tenure, busy={**tenure.busy, **busy})
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
-            tenure = replace(tenure, heard=tenure.heard.insert(record.by, now), heard_at=now)
+            tenure = replace(tenure, heard={**tenure.heard, record.by: now}, heard_at=now)
             if record.by == self.incarnation:
                 tenure = tenure.joined(before, record)
         if before.seats is not after.seats or gone_away:
             heard = {q: now if q in gone_away else at for q, at in tenure.heard.items() if q in after.seats}
-            tenure = replace(tenure, heard=HashTrieMap(heard))
+            tenure = replace(tenure, heard=heard)
         if not self.exclusive:
             tenure = replace(tenure, lingering=self._lingering(before, after))
         return tenure
@@ -180,19 +179,25 @@ class Tenure(Struct, frozen=True, kw_only=True):
         kept = _owned(before, older.incarnation)
         return replace(self, free=frozenset(i for i in kept if before.began[i] < before.clear[older.incarnation]))
 
-    def _hear(self, beat: Beat, after: State, now: float, *, forged: bool) -> "Tenure":
-        if not after.is_member(beat.by):
+    def hear(self, beats: Sequence[Beat], after: State, now: float, *, forged: bool = False) -> "Tenure":
+        """`read` for Beats in a row: after all of them, the fold was at `after`."""
+        heard = [beat for beat in beats if after.is_member(beat.by)]
+        if not heard:
             return self
-        heard = self.heard.insert(beat.by, now)
-        # Counted from sending, not from now: a Beat that sat in a buffer for a minute proves nothing about now.
-        sent = max(self.sent, beat.sent_at) if beat.by == self.incarnation and not forged else self.sent
-        if not self.lingering:
-            return replace(self, heard=heard, heard_at=now, sent=sent)
-        # If a Beat's `at` is past the record that made its writer the owner, the writer had read that it owns.
-        lingering = {
-            i: linger for i, linger in self.lingering.items() if after.owners[i] != beat.by or beat.at <= linger.lost_at
-        }
-        return replace(self, heard=heard, heard_at=now, sent=sent, lingering=lingering)
+        sent, lingering = self.sent, self.lingering
+        for beat in heard:
+            if beat.by == self.incarnation and not forged:
+                # Counted from sending, not from now: a Beat that sat in a buffer for a minute proves nothing about now.
+                sent = max(sent, beat.sent_at)
+            if lingering:
+                # If a Beat's `at` is past the record that made its writer the owner, the writer had read that it owns.
+                lingering = {
+                    i: linger
+                    for i, linger in lingering.items()
+                    if after.owners[i] != beat.by or beat.at <= linger.lost_at
+                }
+        now_heard = {**self.heard, **{beat.by: now for beat in heard}}
+        return replace(self, heard=now_heard, heard_at=now, sent=sent, lingering=lingering)
 
     def _lingering(self, before: State, after: State) -> dict[int, Linger]:
         lost_at = after.at - 1

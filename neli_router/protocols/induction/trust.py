@@ -115,6 +115,15 @@ class LedgerTrust:
             self._in_doubt = True
         return None
 
+    def before_beats(
+        self, state: State, beats: Sequence[tuple[int, Beat]], own: Collection[str]
+    ) -> tuple[Sequence[tuple[int, Beat]], NeliError | None]:
+        """`before` for Beats in a row, in ascending order: those up to the first error, and that error."""
+        for count, (offset, beat) in enumerate(beats):
+            if error := self.before(state, offset, beat, own):
+                return beats[:count], error
+        return beats, None
+
     def after(self, state: State, record: Record | None, *, forged: bool = False) -> NeliError | None:
         """Remember `state`, and compare the digest that `record` gives for an earlier state.
 
@@ -125,9 +134,7 @@ class LedgerTrust:
             self._ahead, self._doubted = self._ahead - departed, self._doubted - departed
             self._disagreeing -= departed
             self._seats = state.seats
-        self._digests[state.at] = state.digest
-        if len(self._digests) > RING_MAX:
-            self._digests.popitem(last=False)
+        self._remember(state.at, state.digest)
         if isinstance(record, Beat):
             if record.digest is UNSET:
                 return None
@@ -135,6 +142,20 @@ class LedgerTrust:
         if isinstance(record, Snapshot):
             return self._compare(state, record.by, record.upto, record.state.digest, forged=forged)
         return None
+
+    def after_beats(self, state: State, beats: Sequence[tuple[int, Beat]], digests: Sequence[int]) -> NeliError | None:
+        """`after` for Beats of others in a row; `digests` are those after each of them, `state` is after all."""
+        error: NeliError | None = None
+        for (offset, beat), digest in zip(beats, digests, strict=True):
+            self._remember(offset + 1, digest)
+            if beat.digest is not UNSET and error is None:
+                error = self._compare(state, beat.by, beat.at, beat.digest, forged=False)
+        return error
+
+    def _remember(self, at: int, digest: int) -> None:
+        self._digests[at] = digest
+        if len(self._digests) > RING_MAX:
+            self._digests.popitem(last=False)
 
     def _compare(self, state: State, by: str, at: int, digest: str, *, forged: bool) -> NeliError | None:
         mine = self._digests.get(at)

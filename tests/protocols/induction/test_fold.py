@@ -10,13 +10,21 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
-from rpds import HashTrieMap
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.induction.assignment import assign
 from neli_router.protocols.induction.digest import difference
-from neli_router.protocols.induction.fold import DEPARTED_MAX, MEMBERS_MAX, WISHES_MAX, State, fold
+from neli_router.protocols.induction.fold import (
+    DEPARTED_MAX,
+    MEMBERS_MAX,
+    WISHES_MAX,
+    State,
+    beats_from,
+    fold,
+    fold_beats,
+)
 from neli_router.protocols.induction.records import (
     Certify,
     Drain,
@@ -277,7 +285,7 @@ def test_departed_members_and_certificates_of_strangers_are_remembered_up_to_a_b
     assert (DEPARTED_MAX, "x1", ["a"]) == (len(state.departed), state.departed[0], list(state.seats))
     one = ONE.seats["a"]
     seats = {f"i{i}": replace(one, incarnation=f"i{i}", name=f"n{i}") for i in range(MEMBERS_MAX)}
-    full = replace(ONE, seats=seats, last_beats=HashTrieMap(dict.fromkeys(seats, 1)))
+    full = replace(ONE, seats=seats, last_beats=dict.fromkeys(seats, 1))
     assert unchanged_by(full, join("late", at=full.at))
     assert "again" in folded(join("again", "n7", at=full.at), state=full).seats
     fuller = replace(full, seats={name: seats[name] for name in list(seats)[1:]})
@@ -589,6 +597,36 @@ def test_a_state_never_changes_and_its_digest_is_that_of_the_whole(plot: list[Pl
         fold(state, offset, record)
     assert written == [in_bytes(state) for state in states]
     assert [difference(State(), state) for state in states] == [state.digest for state in states]
+
+
+@LAW
+@given(plots, st.lists(st.tuples(st.sampled_from("abcdz"), st.integers(0, 2), st.booleans()), min_size=1))
+def test_beats_in_a_row_lead_to_the_states_that_each_of_them_alone_leads_to(
+    plot: list[Plot], told: list[tuple[str, int, bool]]
+) -> None:
+    before = states_of(story(plot))[-1]
+    states, beats = [before], []
+    for by, gap, is_short in told:
+        offset, one = states[-1].at + gap, beat(by)
+        beats.append((offset, replace(one, v=2, digest=UNSET) if is_short else one))
+        states.append(fold(states[-1], *beats[-1]))
+    assert (states[-1], [state.digest for state in states[1:]]) == fold_beats(before, beats)
+
+
+def test_beats_in_a_row_end_before_another_record_my_own_beat_and_an_offset_that_is_not_above_the_last() -> None:
+    entries = [
+        (3, beat("a")),
+        (5, beat("b")),
+        (5, beat("a")),
+        (6, None),
+        (7, beat("c")),
+        (8, join("d")),
+        (9, beat("a")),
+    ]
+    assert [entries[:2], entries[1:2], [], entries[4:5], entries[6:]] == [
+        beats_from(entries, i) for i in (0, 1, 3, 4, 6)
+    ]
+    assert [[], entries[1:2]] == [beats_from(entries, i, "a") for i in (0, 1)]
 
 
 @LAW

@@ -5,7 +5,7 @@ tests/lab/sim.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -13,12 +13,14 @@ from random import Random
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError, GroupMismatch
 from neli_router.protocols.induction.events import Acknowledged, Append, Effect, Input, LedgerAway, Read, Restart, Wish
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_EVERY, InductionMachine, Phase
+from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.program_view import HANDOVERS_MAX, SETTLED_LEASES
 from neli_router.protocols.induction.records import Beat, Drain, Expire, Handover, Leave, Record, Upgrade
 from neli_router.protocols.protocol import (
@@ -113,6 +115,39 @@ def test_a_member_leaves_with_its_grace_unless_its_program_failed() -> None:
         assert member.phase is Phase.JOINING
         (leave,) = (it for it in appended(member.step(close, 1.0)) if isinstance(it, Leave))
         assert grace == leave.grace
+
+
+AHEAD = replace(beat("b"), at=99)
+ONE_READ: dict[str, list[tuple[int, Record | None]]] = {
+    "members, one twice, and a stranger": [(4 + i, beat(by)) for i, by in enumerate("bzcbc")],
+    "other records between": [
+        (4, beat("b")),
+        (5, Leave(by="b")),
+        (6, beat("b")),
+        (7, None),
+        (8, join("b")),
+        (9, beat("c")),
+    ],
+    "my own": [(4, beat("b")), (5, replace(beat("me"), sent_at=0.0)), (6, beat("c"))],
+    "an offset that comes again": [(4, beat("b")), (5, beat("c")), (5, beat("b")), (6, beat("c"))],
+    "one who had read further": [(4, beat("b")), (5, AHEAD), (6, beat("c")), (7, AHEAD), (8, beat("c"))],
+    "another table of most": [(4, beat("c")), *((5 + i, replace(beat(by), at=4)) for i, by in enumerate("bcbc"))],
+}
+
+
+@pytest.mark.parametrize("entries", ONE_READ.values(), ids=ONE_READ)
+@pytest.mark.parametrize("read", [begun, lambda state: Observer(state, 0.0)], ids=["a member", "an observer"])
+def test_one_read_teaches_what_the_same_records_teach_one_by_one(
+    entries: list[tuple[int, Record | None]], read: Callable[[State], InductionMachine | Observer]
+) -> None:
+    one, other = (read(founded(join("b"), join("c"), join("d"))) for _ in range(2))
+    me = one.incarnation
+    entries = [(at, replace(it, by=me) if it is not None and it.by == "me" else it) for at, it in entries]
+    one.step(Read(entries), 1.0)
+    for entry in entries:
+        other.step(Read([entry]), 1.0)
+    learned = [(it.state, getattr(it, "tenure", None), it.heard_at, repr(it.error)) for it in (one, other)]
+    assert learned[0] == learned[1]
 
 
 def test_a_member_that_has_ended_says_nothing_more() -> None:

@@ -10,10 +10,13 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Beat
 from neli_router.protocols.induction.tenure import Linger, Tenure
 from neli_router.protocols.protocol import Settings
 from tests.support.records import founded, parsed
@@ -103,6 +106,21 @@ def test_a_member_acts_by_the_rule(block: str, pytestconfig: pytest.Config) -> N
         RULES.write_text(RULES.read_text(encoding="utf-8").replace(block, answered), encoding="utf-8")
         return
     assert block.rstrip() == answered.rstrip()
+
+
+@given(
+    st.lists(st.builds(Beat, by=st.sampled_from("pqrz"), sent_at=st.integers(0, 9), at=st.integers(0, 9))),
+    st.booleans(),
+)
+def test_beats_in_a_row_are_heard_as_if_each_came_alone(beats: list[Beat], forged: bool) -> None:
+    reader = Reader(0.0, "p:join", "q:join", "r:join", exclusive=False)
+    lingering = {i: Linger(1001, lost_at, 20.0) for i, lost_at in enumerate((2, 4, 6))}
+    owners = ("q", "r", "p", *reader.state.owners[3:])
+    tenure, state = replace(reader.tenure, lingering=lingering, sent=4.0), replace(reader.state, owners=owners)
+    alone = tenure
+    for beat in beats:
+        alone = alone.read(state, beat, state, 5.0, forged=forged)
+    assert alone == tenure.hear(beats, state, 5.0, forged=forged)
 
 
 def test_a_new_incarnation_takes_over_what_lingers() -> None:
