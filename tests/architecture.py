@@ -43,7 +43,7 @@ PROVIDER = "airflow_provider"
 BASE = ("errors", "core.closing", "core.keyspace", "protocols.belief", "protocols.protocol")
 GROUND = ("errors", "core", "protocols.belief", "protocols.protocol")
 """Packages that every room may know if it is not pure."""
-PURE_PACKAGES = frozenset({"mmh3", "msgspec", "rpds", "sortedcontainers"})
+PURE_PACKAGES = frozenset({"mmh3", "msgspec", "sortedcontainers"})
 PURE_STANDARD = frozenset(
     {"__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses"}
     | {"decimal", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator"}
