@@ -1,7 +1,7 @@
 """The cost of reading one heartbeat in groups of 10 to 1,000 members, and of being a member of 1,000.
 
 **One Beat.** A shipped machine is a member of a group whose other members only beat (`_crowd.py`), all as often as the
-machine itself would if nothing ever changed. The time is the processor's, between the call of `fold` or of
+machine itself would if nothing ever changed. The time is the processor's, between the call of `fold_beats` or of
 `step(Read(...))` and its return, over the records in it: reading bytes, decoding and writing are not in it. A step gets
 as many records in every group, so that its own cost does not hide how the cost of a Beat grows.
 
@@ -42,7 +42,7 @@ from neli_router.drivers.open import open_ledger
 from neli_router.hosts.leash import end_with_parent
 from neli_router.lab.processes.group import ProcessGroup
 from neli_router.lab.referee import LifePhase
-from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold
+from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold, fold_beats
 from neli_router.protocols.induction.records import Beat, Join, decode, encode
 from neli_router.protocols.induction.snapshots import snapshot
 
@@ -101,11 +101,13 @@ def run(options: Options) -> Figures:
 
 
 def _fold_us(lone: Lone, records: int) -> float:
-    """Microseconds of processor time of the fold of one Beat of the others."""
-    state, beats = lone.machine.state, lone.beats(records)
+    """Microseconds of processor time of the fold of one Beat of the others, as many at a time as a step has."""
+    state = lone.machine.state
+    entries = list(enumerate(lone.beats(records), start=state.at))
+    reads = [entries[place : place + RECORDS_PER_STEP] for place in range(0, records, RECORDS_PER_STEP)]
     started = time.process_time()
-    for beat in beats:
-        state = fold(state, state.at, beat)
+    for beats in reads:
+        state, _ = fold_beats(state, beats)
     return 1e6 * (time.process_time() - started) / records
 
 
