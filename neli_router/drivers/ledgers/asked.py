@@ -24,6 +24,9 @@ last one ever given show which.
 thread waits for the queue, so `wake` and `seek` need not disturb the question. An error ends the thread if asking again
 cannot fix it. Any other error is trouble, which every read raises until an answer comes.
 
+In a large group, a question for each record would cost the server and the member more than all else. So once the reader
+has brought all that there was, it asks again only when the pump has taken it: by then there is more, for one question.
+
 **The writer** is a thread, so that a slow server never holds the pump up.
 
     append --> [ payload | payload | trim ] --all that is queued, in one write--> server --offsets--> acknowledged
@@ -70,6 +73,10 @@ but delays noticing a frozen server, or a seek, by as much."""
 
 BLOCK_MIN = 0.005
 """The first wait after a seek, because another seek often follows. Each further wait is twice as long."""
+
+SEVERAL = 2
+"""After an answer with this many entries or more, the next question does not wait: Redis then needs one command for it
+and not two. If this were 1, a log with an entry now and then would be asked once more for each."""
 
 QUIET_MAX = 2.0
 """Seconds without an answer after which a read does not take silence for peace, whatever the thread is doing."""
@@ -338,8 +345,17 @@ class AskedReader(ReadAhead, Generic[Link]):
 
     def _may_go_on(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or (self._has_room and self._trimmed is None))
+            self._changed.wait_for(lambda: self._closing or self._is_wanted)
             return not self._closing and self.fault is None
+
+    @property
+    def _is_wanted(self) -> bool:
+        is_ahead = bool(self._queue) and self._known_at > -inf
+        return self._has_room and self._trimmed is None and not is_ahead
+
+    def _pop(self) -> list[Entry]:
+        self._alive_at = time.monotonic()  # Until now, the thread may have had no reason to ask.
+        return super()._pop()
 
     def _linked(self) -> Link:
         if (link := self._link) is None:
@@ -377,7 +393,9 @@ class AskedReader(ReadAhead, Generic[Link]):
                     self.highest = max(self.highest, entries[-1].offset)
                 is_all = len(entries) < READ_MAX and sum(len(one.payload) for one in entries) < READ_BYTES_MAX
                 self._known_at = asked_at if is_all else -inf
-                self._block = min(BLOCK_MAX, max(BLOCK_MIN, 2 * self._block)) if is_all else 0.0
+                # Where several came together, the next question will not have to wait either.
+                waits = is_all and len(entries) < SEVERAL
+                self._block = min(BLOCK_MAX, max(BLOCK_MIN, 2 * self._block)) if waits else 0.0
             self._extend(entries)
 
 

@@ -6,9 +6,13 @@ A loss must be noticed before anything new is handed over, whatever stands in it
 each waits for the event that must come.
 """
 
+import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from math import inf
 from typing import Any
 
 import pytest
@@ -37,6 +41,7 @@ pytest.importorskip("redis")
 import redis as redis_py
 
 from neli_router.drivers.ledgers.redis.link import Command, Link, explain
+from neli_router.drivers.ledgers.redis.stream import RecordStream
 
 QUESTIONS = 12
 """Questions of an idle reader: the first waits for some milliseconds in Redis, the last for BLOCK_MAX."""
@@ -116,6 +121,41 @@ def test_a_restart_that_loses_records_is_a_rewound_ledger(
     assert found == rewinds(ledger)
 
 
+def commands(server: Redis) -> Counter[str]:
+    """How often the server was given each command, without INFO."""
+    said = re.findall(r"^cmdstat_(\w+):calls=(\d+)", server.cli("INFO", "commandstats"), re.MULTILINE)
+    return Counter({name: int(calls) for name, calls in said if name != "info"})
+
+
+@on_servers
+def test_a_question_that_need_not_wait_is_one_command_and_brings_the_anchor(server: Redis, opened: Open) -> None:
+    for payload in ("one", "two", "three", "four"):
+        server.cli("XADD", "jobs:ledger", "0-*", "record", payload)
+    stream = RecordStream(RedisAddress("redis", "jobs", ((server.host, server.port),)))
+    with closing(stream.connect("a test")) as link:
+        anchor = stream.at(link, 2)
+        asked = commands(server)
+        found = stream.ask(link, 3, anchor, 0.0)
+        assert {"xread": 1} == commands(server) - asked
+        assert ([b"three", b"four"], anchor) == ([entry.payload for entry in found.entries], found.anchor)
+        server.cli("XTRIM", "jobs:ledger", "MINID", "0-3")
+        found = stream.ask(link, 3, anchor, 0.0)
+        assert ([3, 4], None) == ([entry.offset for entry in found.entries], found.anchor)
+
+
+@on_servers
+def test_while_entries_wait_to_be_taken_the_server_is_asked_for_nothing(server: Redis, opened: Open) -> None:
+    reader = opened(server.url("jobs"))
+    assert [] == reader.read(0.0)
+    server.cli("XADD", "jobs:ledger", "0-*", "record", "0")
+    until(lambda: reader.age() == inf)  # It has come, and waits to be taken.
+    asked = commands(server)
+    for number in range(1, 10):
+        server.cli("XADD", "jobs:ledger", "0-*", "record", str(number))
+    assert {"xadd": 9} == commands(server) - asked
+    assert [b"%d" % number for number in range(10)] == take(reader, 10)
+
+
 @on_servers
 def test_a_stream_that_is_replaced_under_a_waiting_reader_hands_nothing_over(server: Redis, opened: Open) -> None:
     """The script runs in one step, so that no connection breaks and no offset is ever seen to go back."""
@@ -136,6 +176,7 @@ def test_nothing_is_appended_to_a_stream_that_is_gone(server: Redis, opened: Ope
     """Otherwise the next group would begin behind a record of the last one."""
     ledger = opened(server.url("jobs"))
     write(ledger, b"one")
+    assert [b"one"] == take(ledger, 1)
     # Wait until the reader waits for long enough that the append notices the loss first.
     until(lambda: ledger._reader._block >= BLOCK_MAX)  # type: ignore[attr-defined]
     server.cli("FLUSHALL")

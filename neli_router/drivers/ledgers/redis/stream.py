@@ -3,8 +3,9 @@
     0-1  0-2  0-3 ... 0-17  0-18 ...      XADD GROUP:ledger 0-*   the server counts the second part, without holes
                                           an offset is that part
 
-    XREAD  ... 0-17      new entries: the question waits in the server until there is one
-    XRANGE 0-17 0-17     the anchor (`asked.py`), asked for after each question for new entries, in the same write
+    XREAD  ... 0-16           the anchor 0-17 (`asked.py`) and all above it, if the question need not wait: one command
+    XREAD  BLOCK ... 0-17     new entries: the question waits in the server until there is one,
+    XRANGE 0-17 0-17          then the anchor, in the same write: with it, the first question would never wait
 
 A program that adds with `*` instead of `0-*` puts the clock's time where our zero is. From then on no member can append
 to the stream. That is LedgerUnusable.
@@ -12,6 +13,7 @@ to the stream. That is LedgerUnusable.
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -52,10 +54,14 @@ class RecordStream(AskedLog[Link]):
             link.require_master()
         block_ms = int(wait * 1000)
         waiting = ("BLOCK", block_ms) if block_ms else ()
-        news: Command = ("XREAD", "COUNT", READ_MAX, *waiting, "STREAMS", self.key, f"0-{position - 1}")
+        if anchor is not None and anchor.offset == position - 1 and not waiting:
+            (said,) = link.ask(self._above(anchor.offset - 1, READ_MAX + 1))
+            entries = self._entries(said)
+            is_there = bool(entries) and entries[0].offset == anchor.offset
+            return Found(asked_at, entries[is_there:], entries[0] if is_there else None)
+        news = self._above(position - 1, READ_MAX, *waiting)
         said, *there = link.ask(news, *(() if anchor is None else (self._at(anchor.offset),)))
-        entries = [] if said is None else [self._entry(*entry) for entry in said[0][1]]
-        return Found(asked_at, entries, self._entry(*there[0][0]) if there and there[0] else None)
+        return Found(asked_at, self._entries(said), self._entry(*there[0][0]) if there and there[0] else None)
 
     def at(self, link: Link, offset: int) -> Entry | None:
         (there,) = link.ask(self._at(offset))
@@ -101,6 +107,12 @@ class RecordStream(AskedLog[Link]):
         tip = self._offset(facts[b"last-generated-id"]) + 1
         first = facts[b"first-entry"]
         return Extent(tip if first is None else self._offset(first[0]), tip, exists=True)
+
+    def _above(self, offset: int, count: int, *waiting: str | int) -> Command:
+        return ("XREAD", "COUNT", count, *waiting, "STREAMS", self.key, f"0-{offset}")
+
+    def _entries(self, said: Any) -> list[Entry]:
+        return [] if said is None else [self._entry(*entry) for entry in said[0][1]]
 
     def _at(self, offset: int) -> Command:
         return ("XRANGE", self.key, f"0-{offset}", f"0-{offset}")
