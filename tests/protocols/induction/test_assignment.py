@@ -11,25 +11,42 @@ import math
 import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
+from operator import ne
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neli_router.protocols.induction.assignment import ASSIGNMENT_VERSION, LOAD_MOVES_MAX, Candidate, assign
+from neli_router.protocols.induction.assignment import (
+    ASSIGNMENT_VERSION,
+    LOAD_MOVES_MAX,
+    ZONES_MAX,
+    Candidate,
+    assign,
+    standbys,
+)
 
 LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
 
-GOLDEN = {1: "5ea59c9aaa846e9faa4a7a28feb582887622bdcfdf47af585778b26df00898dc"}
-"""A digest of each version's results. If it changes, so must the version: that is what the version is for."""
+GOLDEN = {
+    1: (
+        "5ea59c9aaa846e9faa4a7a28feb582887622bdcfdf47af585778b26df00898dc",
+        "ec6ee0e4e5b9286c10618c47ccb74becdd400ef43178fc0b65852fe539373228",
+    )
+}
+"""Two digests of each version's results: in one zone, as in groups of fold version 2, and with zones and standbys. If
+one changes, so must the version: that is what the version is for."""
 
 
-def group(*weights: int) -> list[Candidate]:
-    """Members m0, m1 and so on, in join order."""
-    return [Candidate(f"i{number}", f"m{number}", weight, "zone") for number, weight in enumerate(weights)]
+def group(*weights: int, zones: Sequence[str] = ("zone",)) -> list[Candidate]:
+    """Members m0, m1 and so on, in join order; `zones` are theirs in turn."""
+    return [
+        Candidate(f"i{number}", f"m{number}", weight, zones[number % len(zones)])
+        for number, weight in enumerate(weights)
+    ]
 
 
 def owned(target: Sequence[str | None]) -> str:
@@ -67,6 +84,7 @@ class Situation:
     owners: list[str | None]
     pins: dict[int, str] = field(default_factory=dict)
     drains: tuple[str, ...] = ()
+    preferred: list[str | None] = field(default_factory=list)
 
     def weights(self) -> list[int]:
         """The weight that counts for each member."""
@@ -79,18 +97,39 @@ class Situation:
         return {at: names.index(name) for at, name in self.pins.items() if name in names and 0 <= at < len(self.owners)}
 
     def assign(self, *, loads: Mapping[int, float] = {}, moves_max: int = LOAD_MOVES_MAX) -> tuple[str | None, ...]:
-        return assign(self.members, self.owners, pins=self.pins, drains=self.drains, loads=loads, moves_max=moves_max)
+        return assign(
+            self.members,
+            self.owners,
+            pins=self.pins,
+            drains=self.drains,
+            loads=loads,
+            preferred=self.preferred,
+            moves_max=moves_max,
+        )
+
+    def standbys(self, targets: Sequence[str | None], present: Sequence[str | None] = ()) -> tuple[str | None, ...]:
+        return standbys(self.members, targets, present, pins=self.pins, drains=self.drains)
 
     def after(self, target: Sequence[str | None]) -> "Situation":
-        return Situation(self.members, list(target), self.pins, self.drains)
+        return replace(self, owners=list(target))
+
+    def without(self, zone: str, targets: Sequence[str | None], stand_by: Sequence[str | None]) -> "Situation":
+        """The situation of a fold at rest, once all members of `zone` have departed."""
+        left = [member for member in self.members if member.zone != zone]
+        alive = {member.incarnation for member in left}
+        owners = [target if target in alive else None for target in targets]
+        preferred = [standby if owner is None else None for owner, standby in zip(owners, stand_by, strict=True)]
+        return replace(self, members=left, owners=owners, preferred=preferred)
 
 
 @st.composite
 def situations(
     draw: st.DrawFn, *, members_max: int, partitions_max: int, weight_max: int = 5, orders: bool = True
 ) -> Situation:
-    """Any owners at all, balanced or not, some dead; with `orders`, also pins and drains, some of strangers."""
-    members = group(*draw(st.lists(st.integers(0, weight_max), min_size=1, max_size=members_max)))
+    """Any owners at all, balanced or not, some dead; with `orders`, also pins, drains and preferences, some of
+    strangers."""
+    weights = draw(st.lists(st.integers(0, weight_max), min_size=1, max_size=members_max))
+    members = group(*weights, zones=draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=5)))
     partitions = draw(st.integers(0, partitions_max))
     owner = st.sampled_from([None, "dead", *(member.incarnation for member in members)])
     owners = draw(st.lists(owner, min_size=partitions, max_size=partitions))
@@ -100,7 +139,8 @@ def situations(
     pins = draw(st.dictionaries(st.integers(-1, partitions), name, max_size=partitions + 2))
     pins |= dict.fromkeys(range(draw(st.integers(0, partitions))), draw(name))
     drains = draw(st.lists(name, unique=True))
-    return Situation(members, owners, pins, tuple(drains))
+    preferred = draw(st.just([]) | st.lists(owner, min_size=partitions, max_size=partitions))
+    return Situation(members, owners, pins, tuple(drains), preferred)
 
 
 @st.composite
@@ -168,6 +208,10 @@ def test_counts_are_fair_whatever_is_pinned_and_a_target_that_is_reached_stays(s
     target = situation.assign()
     assert dict(enumerate(counts_of(situation.members, target))) in fair
     assert target == situation.after(target).assign()
+    # Preferences change no count.
+    assert counts_of(situation.members, target) == counts_of(
+        situation.members, replace(situation, preferred=[]).assign()
+    )
 
 
 @given(situations(members_max=12, partitions_max=90, weight_max=30), st.integers(0, 2**70))
@@ -175,7 +219,7 @@ def test_counts_are_fair_whatever_is_pinned_and_a_target_that_is_reached_stays(s
 def test_counts_are_less_than_one_off_the_weighted_share(situation: Situation, huge: int) -> None:
     """Drains included. Without pins nothing stands in the way, and no weight is too large."""
     members = [*situation.members, Candidate("huge", "huge", huge, "zone")]
-    free = Situation(members, situation.owners, {}, situation.drains)
+    free = replace(situation, members=members, pins={})
     weights, partitions = free.weights(), len(free.owners)
     counts = counts_of(members, free.assign())
     assert partitions == sum(counts)
@@ -236,6 +280,117 @@ def test_loads_change_which_partitions_move_but_no_pin_and_no_count_and_make_no_
         assert pinned == {at: target[at] for at in pinned}
         moves = [len(moved(each.members, each.owners, reached)) for reached in (target, forced)]
         assert moves[0] <= moves[1] + moves_max
+
+
+@given(situations(members_max=6, partitions_max=24))
+@LAW
+def test_a_partition_that_must_move_goes_where_it_is_preferred_while_there_is_room(situation: Situation) -> None:
+    """If one goes elsewhere, then all that came to its preferred member preferred it, too, or are pinned to it."""
+    target, alive = situation.assign(), {member.incarnation for member in situation.members}
+    came = [at for at, owner in enumerate(situation.owners) if owner != target[at] and at not in situation.pinned()]
+    for at, wanted in enumerate(situation.preferred):
+        if at in came and wanted in alive and target[at] != wanted:
+            assert [] == [i for i in came if target[i] == wanted != situation.preferred[i]]
+
+
+@pytest.mark.parametrize(
+    ("before", "preferred", "after"),
+    [
+        ("00000000", "........", "01010101"),
+        ("00000000", "....1111", "00001111"),  # The promised ones go, and not every second one.
+        ("00000000", "11111111", "10010011"),  # No more is given than must be.
+        ("0000.1.1", "11111.1.", "00001111"),  # Those without an owner choose first.
+        ("00001111", "1111....", "00001111"),  # A preference alone moves nothing.
+        ("00000000", "....xxxx", "00001111"),  # Also if it was promised to a member that departed since.
+        ("000000..", "......x1", "01001011"),
+    ],
+)
+def test_a_giver_gives_what_was_promised_first(before: str, preferred: str, after: str) -> None:
+    """Without promises, every second one."""
+    assert after == owned(assign(group(1, 1), owners_of(before), preferred=owners_of(preferred)))
+
+
+def test_rounding_favours_no_zone() -> None:
+    """One ceiling in each zone, not three in the zone that joined first."""
+    members = group(1, 1, 1, 1, 1, 1, zones="aabbcc")
+    assert [3, 2, 3, 2, 3, 2] == counts_of(members, assign(members, [None] * 15))
+    # The first zone has two already, because each of these owns more than its floor.
+    owners = owners_of("00011122233445.")
+    assert [3, 3, 3, 2, 2, 2] == counts_of(members, assign(members, owners))
+
+
+@given(situations(members_max=9, partitions_max=40), st.data())
+@LAW
+def test_a_standby_is_another_zones_and_gets_its_partitions_if_their_zone_is_lost(
+    situation: Situation, data: st.DataObject
+) -> None:
+    """Whatever the weights, pins, drains and former standbys. All that it stands by for, if the table was at rest."""
+    targets = situation.assign()
+    size = len(targets)
+    one = st.sampled_from([*targets, "dead", None])
+    former = data.draw(st.just([]) | st.lists(one, min_size=size, max_size=size))
+    stand_by = situation.standbys(targets, former)
+    zones = {member.incarnation: member.zone for member in situation.members}
+    eligible = {
+        member.incarnation for member, weight in zip(situation.members, situation.weights(), strict=True) if weight
+    }
+    if len(set(zones.values())) == 1 or all(member.name in situation.drains for member in situation.members):
+        assert () == stand_by
+        return
+    for target, standby in zip(targets, stand_by, strict=True):
+        assert target is not None
+        others = [member for member in eligible if zones[member] != zones[target]]
+        assert standby in others if others else standby is None
+    for zone in set(zones.values()):
+        lost = situation.without(zone, targets, stand_by)
+        went = lost.assign()
+        assert [] == [at for at, standby in enumerate(lost.preferred) if standby not in (None, went[at])]
+    assert stand_by == situation.standbys(targets, stand_by)
+
+
+def test_the_loss_of_a_zone_needs_no_other_move_and_leaves_equal_shares() -> None:
+    """Throughout a life of random expiries and joins, each of which replaces few standbys."""
+    rng = random.Random(7)
+    whole = Situation(group(*[1] * 9, zones="abc"), [None] * 256)
+    targets = whole.assign()
+    stand_by = whole.standbys(targets)
+    replaced = []
+    for life in range(9, 40):
+        out = rng.choice(whole.members)
+        rest = replace(whole, members=[member for member in whole.members if member != out])
+        homeless = [None if target == out.incarnation else target for target in targets]
+        rest = replace(rest, owners=homeless, preferred=list(stand_by))
+        targets = rest.assign()
+        # Six of the eight others are in other zones, and have room for six eighths of the partitions.
+        lost = [at for at, target in enumerate(homeless) if target is None]
+        assert sum(targets[at] == stand_by[at] for at in lost) >= len(lost) * 6 // 8 - 3
+        former, stand_by = stand_by, rest.standbys(targets, stand_by)
+        replaced.append(sum(map(ne, former, stand_by)))
+        whole = replace(rest, members=[*rest.members, Candidate(f"i{life}", f"m{life}", 1, out.zone)], preferred=[])
+        targets = whole.after(targets).assign()
+        former, stand_by = stand_by, whole.standbys(targets, stand_by)
+        replaced.append(sum(map(ne, former, stand_by)))
+        for zone in "abc":
+            left = whole.without(zone, targets, stand_by)
+            after = left.assign()
+            assert [after[at] for at in range(256)] == [
+                owner or left.preferred[at] for at, owner in enumerate(left.owners)
+            ]
+            assert {42, 43} == set(counts_of(left.members, after))
+    assert max(replaced) <= 60, "of 256: 29 must change because their standby departed, and 29 for a newcomer"
+
+
+def test_the_standbys_of_one_member_are_all_members_outside() -> None:
+    whole = Situation(group(*[1] * 9, zones="abc"), [None] * 256)
+    targets = whole.assign()
+    pairs = Counter(zip(targets, whole.standbys(targets), strict=True))
+    assert (54, {4, 5}) == (len(pairs), set(pairs.values()))
+    # If each host is a zone of its own, several are one to each other, and no partition stands by on its own host.
+    hosts = Situation(group(*[1] * 3 * ZONES_MAX, zones=[f"host-{at}" for at in range(3 * ZONES_MAX)]), [None] * 512)
+    targets = hosts.assign()
+    stand_by = hosts.standbys(targets)
+    assert not {None, *targets}.isdisjoint(stand_by)
+    assert [] == [at for at, target in enumerate(targets) if stand_by[at] in (None, target)]
 
 
 @given(loaded())
@@ -323,7 +478,7 @@ def test_a_partition_that_may_not_move_is_no_fair_part_and_an_exchange_that_shif
     assert "000111" == owned(assign(group(1, 1), owners_of("000111"), loads=loads))
 
 
-def drawn_targets(seeds: Collection[int]) -> str:
+def drawn_targets(seeds: Collection[int], *, zoned: bool) -> str:
     """A digest of many targets. It draws only with `random()`, the one method that promises equal draws forever."""
     digest = hashlib.sha256()
     for seed in seeds:
@@ -339,10 +494,18 @@ def drawn_targets(seeds: Collection[int]) -> str:
         drains = {name for name in names if rng.random() < 0.2}
         # Products, not powers: powers come from the C library, which may round differently elsewhere.
         loads = {at: rng.random() * rng.random() for at in range(partitions) if seed % 2 and rng.random() < 0.8}
-        digest.update(json.dumps(assign(members, owners, pins=pins, drains=drains, loads=loads)).encode())
+        preferred: list[str | None] = []
+        if zoned:
+            members = [replace(member, zone="xyz"[int(rng.random() * 3)]) for member in members]
+            preferred = owners[::-1]
+        targets = assign(members, owners, pins=pins, drains=drains, loads=loads, preferred=preferred)
+        digest.update(json.dumps(targets).encode())
+        if zoned:
+            digest.update(json.dumps(standbys(members, targets, preferred, pins=pins, drains=drains)).encode())
     return digest.hexdigest()
 
 
 def test_what_a_version_computes_never_changes() -> None:
     """Every process computes the same, whatever the order of a set: Python draws a new hash seed for each run."""
-    assert {ASSIGNMENT_VERSION: drawn_targets(range(400))} == {ASSIGNMENT_VERSION: GOLDEN.get(ASSIGNMENT_VERSION)}
+    digests = drawn_targets(range(400), zoned=False), drawn_targets(range(400), zoned=True)
+    assert {ASSIGNMENT_VERSION: digests} == {ASSIGNMENT_VERSION: GOLDEN.get(ASSIGNMENT_VERSION)}
