@@ -92,9 +92,10 @@ def join(
     at: int = 0,
     weight: int = 1,
     address: str = "",
+    zone: str = "",
     versions: tuple[int, int] = FOLD_VERSIONS,
 ) -> Join:
-    return Join(by=by, name=name or by, address=address, weight=weight, versions=versions, at=at)
+    return Join(by=by, name=name or by, address=address, weight=weight, zone=zone, versions=versions, at=at)
 
 
 def beat(by: str, state: State | None = None, *, sent_at: float = 0.0) -> Beat:
@@ -226,7 +227,8 @@ def next_record(state: State, plot: Plot) -> Record | None:
     name, partition = "vwxyzabc"[other], other % 5  # One partition more than exist.
     match kind:
         case "join":
-            joining = join("abcdefghijklmnop"[one + 8 * (third % 2)], "vwxyz"[other % 5], at=state.at, weight=third)
+            incarnation, zone = "abcdefghijklmnop"[one + 8 * (third % 2)], ("", "z1", "z2")[one % 3]
+            joining = join(incarnation, "vwxyz"[other % 5], at=state.at, weight=third, zone=zone)
             return replace(joining, v=2, grace=float(third)) if state.version > 2 and other % 2 else joining
         case "beat":
             return beat(writer, state, sent_at=float(other))

@@ -23,6 +23,10 @@ then the partitions go to their targets. One that is away cannot act on the ledg
 are void. Partitions that were on their way to another member go there in that record. A drained member has no grace,
 and a Drain ends the grace of one that is away.
 
+**Standbys.** If members have zones, each partition has a standby in another zone than its target. A partition that lost
+its owner goes to its target or, if that departed too, to its standby. If targets change during handovers, a partition
+still goes to the member that it was promised to. All this as far as balance allows.
+
 **Bounds.** A state has at most MEMBERS_MAX members: a Join beyond that is void, and its writer asks again later. It has
 drains, and weights, for at most WISHES_MAX names each. A wish about a member is always granted: in a full table, it
 replaces the oldest wish about a name that no member has. So a loop that joins, or one that drains random names, cannot
@@ -43,7 +47,7 @@ from typing import TypeVar
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from neli_router.protocols.induction.assignment import Candidate, assign
+from neli_router.protocols.induction.assignment import Candidate, assign, standbys
 from neli_router.protocols.induction.digest import difference, hash_of
 from neli_router.protocols.induction.records import (
     BATCHES_SINCE,
@@ -128,6 +132,8 @@ class State(Struct, frozen=True, kw_only=True):
     clear: dict[str, int] = {}
     """Incarnation -> an offset. All earlier owners of what it got below that have stopped; so has it, if it is away.
     One that was expired has none, because its own lease may not be over."""
+    standbys: tuple[str | None, ...] = ()
+    """Empty where no member could be in another zone than a target."""
     digest: int = 0
 
     @property
@@ -235,7 +241,7 @@ def _apply(state: State, offset: int, record: Record, assign: Assign) -> State:
         case Handover(by) if by not in state.away:
             return _give(state, offset, by, record.terms)
         case Upgrade() if state.members and all(low <= record.version <= high for low, high in _versions(state)):
-            return replace(state, version=max(state.version, record.version))
+            return _with_standbys(replace(state, version=max(state.version, record.version)))
         case Drain() | Undrain() | Pin() | Unpin() | Weigh() | Load():
             wished = _wish(state, offset, record)
             if wished is state or not _concerns_members(state, record):
@@ -266,8 +272,11 @@ def _join(state: State, offset: int, record: Join, assign: Assign) -> State:
     kept = state.owners
     if older is not None:
         # The successor under the same name is assigned what its older self had, as if it already owned it.
-        kept = tuple(record.by if owner == older.incarnation else owner for owner in kept)
-        state = _unseat(state, [older.incarnation])
+        kept, targets, standing_by = (
+            tuple([record.by if one == older.incarnation else one for one in table])
+            for table in (kept, state.targets, state.standbys)
+        )
+        state = replace(_unseat(state, [older.incarnation]), targets=targets, standbys=standing_by)
     state = replace(
         state,
         base=max(state.base, record.floor - offset),
@@ -294,6 +303,7 @@ def _depart(state: State, offset: int, graces: Mapping[str, float], assign: Assi
     staying = state.members.keys() - set(gone)
     passing = {i: target for i, (owner, target) in pairs if owner in going and target in staying}
     if not gone and not any(target in going and owner not in going for _, (owner, target) in pairs):
+        state = _with_standbys(state)
         return _given(state, offset, passing) if passing else state
     if gone:
         state = _unseat(state, gone)
@@ -323,23 +333,51 @@ def _retarget(
     state: State, offset: int, kept: Sequence[str | None], assign: Assign, passing: Collection[int] = ()
 ) -> State:
     """Compute new targets, which become the owners of all partitions without one, and of those in `passing`."""
-    targets = targets_of(state, kept, assign, loads=state.loads)
+    state = replace(state, targets=targets_of(state, kept, assign, loads=state.loads))
     free = {*(i for i, owner in enumerate(state.owners) if owner is None), *passing}
-    given = {i: targets[i] for i in free if targets[i] is not None}
-    return _given(replace(state, targets=targets), offset, given)
+    given = {i: state.targets[i] for i in free if state.targets[i] is not None}
+    return _given(_with_standbys(state), offset, given)
 
 
 def targets_of(
     state: State, kept: Sequence[str | None], assign: Assign = assign, *, loads: Mapping[int, float] = {}
 ) -> tuple[str | None, ...]:
     """The targets if the members own `kept`. One that is away keeps what it has, and gets nothing more."""
-    candidates = [
-        Candidate(seat.incarnation, seat.name, state.weights.get(seat.name, seat.weight), seat.zone)
+    members, pins, drains = _situation(state, kept)
+    if state.version < BATCHES_SINCE:
+        return assign(members, kept, pins=pins, drains=drains, loads=loads)
+    alive, standing_by = state.members, state.standbys or (None,) * len(kept)
+    preferred = [
+        target if target in alive else standby or target
+        for target, standby in zip(state.targets, standing_by, strict=True)
+    ]
+    return assign(members, kept, pins=pins, drains=drains, loads=loads, preferred=preferred)
+
+
+def _with_standbys(state: State) -> State:
+    """Compute new standbys: whatever they depend on may have changed."""
+    if state.version < BATCHES_SINCE:
+        return state
+    members, pins, drains = _situation(state, state.targets)
+    found = standbys(members, state.targets, state.standbys, pins=pins, drains=drains)
+    return state if found == state.standbys else replace(state, standbys=found)
+
+
+def _situation(state: State, kept: Sequence[str | None]) -> tuple[list[Candidate], dict[int, str], set[str]]:
+    """The members, pins and drains that count if the members own `kept`."""
+    has_zones = state.version >= BATCHES_SINCE
+    members = [
+        Candidate(
+            seat.incarnation,
+            seat.name,
+            state.weights.get(seat.name, seat.weight),
+            seat.zone if has_zones else "",
+        )
         for seat in state.seats.values()
     ]
     held = {i: state.seats[owner].name for i, owner in enumerate(kept) if owner in state.away} if state.away else {}
     drains = {*state.drains, *(state.seats[q].name for q in state.away)}
-    return assign(candidates, kept, pins={**held, **state.pins}, drains=drains, loads=loads)
+    return members, {**held, **state.pins}, drains
 
 
 def _given(state: State, offset: int, owners: Mapping[int, str | None]) -> State:

@@ -254,7 +254,7 @@ class Seat(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
 
 
 class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fold's state, written down. Owners and targets are indexes into `seats`; -1 means none."""
+    """A fold's state, written down. Owners, targets and standbys are indexes into `seats`; -1 means none."""
 
     genesis: Genesis
     genesis_at: Offset
@@ -275,6 +275,7 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     graces: dict[Name, Grace] | UnsetType = UNSET
     away: dict[Name, Grace] | UnsetType = UNSET
     clear: dict[Name, Offset] | UnsetType = UNSET
+    standbys: list[Place] | UnsetType = UNSET
 
 
 class Snapshot(_Record, frozen=True, kw_only=True):
@@ -378,7 +379,8 @@ def _is_in_first_format(line: _Line) -> bool:
         return line.ext is UNSET and line.grace is UNSET
     if isinstance(line, Snapshot):
         image = line.state
-        return line.ext is UNSET and image.graces is UNSET and image.away is UNSET and image.clear is UNSET
+        later = image.graces, image.away, image.clear, image.standbys
+        return line.ext is UNSET and all(field is UNSET for field in later)
     return line.ext is UNSET
 
 

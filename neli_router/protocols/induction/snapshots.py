@@ -50,15 +50,18 @@ def snapshot(by: str, state: State) -> Snapshot:
         graces=state.graces or UNSET,
         away=state.away or UNSET,
         clear=state.clear or UNSET,
+        standbys=[places[standby] for standby in state.standbys] or UNSET,
     )
-    v = BATCHES if state.graces or state.away or state.clear else 1
+    v = BATCHES if state.graces or state.away or state.clear or state.standbys else 1
     return Snapshot(by=by, v=v, state=image, upto=state.at)
 
 
 def restore(record: Snapshot) -> State:
     """The state that `record` holds, ready to fold the record at `record.upto`."""
     image = record.state
-    if {len(image.owners), len(image.terms), len(image.began), len(image.targets)} != {image.genesis.layout.partitions}:
+    standbys = image.targets if image.standbys is UNSET else image.standbys
+    tables = (image.owners, image.terms, image.began, image.targets, standbys)
+    if {*map(len, tables)} != {image.genesis.layout.partitions}:
         # The digest would miss some of this: a partition without an owner does not count as a fact.
         raise BadSnapshot(f"snapshot upto {record.upto} has a table of another width than its layout says")
     names: list[str | None] = [*(seat.incarnation for seat in image.seats), None]  # -1 finds the None at the end.
@@ -83,6 +86,7 @@ def restore(record: Snapshot) -> State:
             graces={} if image.graces is UNSET else image.graces,
             away={} if image.away is UNSET else image.away,
             clear={} if image.clear is UNSET else image.clear,
+            standbys=() if image.standbys is UNSET else tuple(names[place] for place in image.standbys),
         )
     except (ValueError, IndexError) as error:
         raise BadSnapshot(f"snapshot upto {record.upto} does not hold together") from error

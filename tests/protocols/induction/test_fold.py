@@ -540,6 +540,118 @@ def test_what_is_clear_is_said_in_a_beat_and_stays_until_the_member_departs_or_i
     assert {} == folded(replace(patient("d", "b"), at=told.at), state=told).clear
 
 
+# Zones and standbys
+
+
+def zoned(members: str, zones: str, *, version: int = 3, partitions: int = 36) -> State:
+    """The state at rest of a group whose members have joined from these zones."""
+    joins = (join(member, zone=zone) for member, zone in zip(members, zones, strict=True))
+    layout = Layout(slots=64, partitions=partitions)
+    return handed_over(folded(genesis(version=version, layout=layout), *joins, state=State()))
+
+
+SIX = zoned("abcdef", "xyzxyz")
+"""Two members in each of three zones."""
+
+
+def zone_of(state: State, incarnation: str | None) -> str:
+    return "" if incarnation is None else state.seats[incarnation].zone
+
+
+def require_standbys_elsewhere(state: State) -> None:
+    for target, standby in zip(state.targets, state.standbys, strict=True):
+        assert standby is not None
+        assert state.is_member(standby)
+        assert zone_of(state, standby) != zone_of(state, target)
+
+
+def ended(state: State, *members: str) -> State:
+    """The state after one record ended `members`."""
+    by = next(member for member in state.seats if member not in members)
+    last_beats = {member: state.last_beats[member] for member in members}
+    return folded(Expire(by=by, v=2, last_beats=last_beats), state=state)
+
+
+def shares(state: State) -> list[int]:
+    return sorted(state.owners.count(member) for member in state.seats)
+
+
+def test_each_partition_has_a_standby_in_another_zone_from_version_three_on() -> None:
+    require_standbys_elsewhere(SIX)
+    alone = zoned("abc", "xxx")
+    assert () == alone.standbys
+    older = zoned("abcd", "xxyy", version=2, partitions=6)
+    assert () == older.standbys
+    assert older.targets == zoned("abcd", "xxxx", version=2, partitions=6).targets, "there, zones change nothing"
+    assert older.targets != zoned("abcd", "xxyy", partitions=6).targets
+    upgraded = folded(Upgrade(by="op", version=3), state=older)
+    assert older.targets == upgraded.targets
+    require_standbys_elsewhere(upgraded)
+
+
+@pytest.mark.parametrize("zone", ["ad", "be", "cf"])
+def test_a_zone_that_is_lost_in_one_record_goes_to_its_standbys(zone: str) -> None:
+    after = ended(SIX, *zone)
+    lost = [i for i, owner in enumerate(SIX.owners) if owner in set(zone)]
+    assert [SIX.standbys[i] for i in lost] == [after.owners[i] for i in lost]
+    assert [owner for owner in SIX.owners if owner not in set(zone)] == [
+        owner for i, owner in enumerate(after.owners) if i not in lost
+    ]
+    assert [9, 9, 9, 9] == shares(after)
+    require_standbys_elsewhere(after)
+
+
+def test_a_zone_that_is_lost_one_by_one_goes_to_its_standbys_as_far_as_shares_allow() -> None:
+    """a has six partitions. The five others have room for one or two each, and d, of a's zone, is lost next."""
+    first = ended(SIX, "a")
+    went = {i: first.owners[i] for i, owner in enumerate(SIX.owners) if owner == "a"}
+    assert sum(SIX.standbys[i] == owner for i, owner in went.items()) >= 4
+    on_the_way = [i for i, owner in went.items() if owner == "d"]
+    assert on_the_way
+    assert [SIX.standbys[i] for i in on_the_way] == [first.standbys[i] for i in on_the_way]
+    require_standbys_elsewhere(first)
+    second = ended(first, "d")
+    assert [first.standbys[i] for i, owner in enumerate(first.owners) if owner == "d"] == [
+        second.owners[i] for i, owner in enumerate(first.owners) if owner == "d"
+    ]
+    assert [9, 9, 9, 9] == shares(second)
+
+
+def test_a_standby_that_goes_away_or_departs_or_is_drained_is_replaced_in_that_record_and_its_successor_is_not() -> (
+    None
+):
+    waits = folded(
+        *(replace(join(member, zone=zone), v=2, grace=9.0) for member, zone in zip("abcd", "xyxy", strict=True)),
+        state=folded(genesis(version=3), state=State()),
+    )
+    waits = handed_over(waits)
+    assert "b" in waits.standbys
+    for record in (Leave(by="b", grace=9.0), Leave(by="b"), drain("b")):
+        after = folded(record, state=waits)
+        assert "b" not in after.standbys
+        require_standbys_elsewhere(after)
+        assert difference(State(), after) == after.digest
+    renewed = folded(join("e", "b", zone="y", at=waits.at), state=waits)
+    assert waits.standbys == tuple("b" if standby == "e" else standby for standby in renewed.standbys)
+
+
+def test_members_that_join_while_others_hand_over_get_what_was_promised_and_others_the_rest_of_it() -> None:
+    """The owner is asked to let go of 12 partitions, then of 16, then of 18: always of the same and some more."""
+    state = folded(genesis(version=3, layout=Layout(slots=64, partitions=24)), join("a"), state=State())
+    promised: dict[str, set[int]] = {}
+    for newcomer in "bcd":
+        state = folded(join(newcomer), state=state)
+        meant = {q: {i for i, target in enumerate(state.targets) if target == q} for q in state.seats if q != "a"}
+        assert {24 // len(state.seats)} == {*map(len, meant.values())}
+        assert all(meant[q] <= before for q, before in promised.items())
+        assert set().union(*promised.values()) <= set().union(*meant.values())
+        promised = meant
+    after = ended(state, "b")
+    assert {i for i, target in enumerate(after.targets) if target != "a"} <= set().union(*promised.values())
+    older = folded(join("a"), join("b"), join("c"), state=folded(genesis(layout=Layout(slots=64, partitions=24))))
+    assert "abc" * 8 == "".join(target or "" for target in older.targets), "there, a plan forgets the one before"
+
+
 # Laws
 
 
@@ -581,6 +693,8 @@ def test_members_own_everything_and_only_a_handover_or_departure_takes_a_partiti
         assert state.seats.keys() == set(state.last_beats)
         assert len(state.seats) == len({seat.name for seat in state.seats.values()})
         assert not state.seats.keys() & set(state.departed)
+        for target, standby in zip(state.targets, state.standbys, strict=False):
+            assert standby is None or (state.is_member(standby) and zone_of(state, standby) != zone_of(state, target))
     for (_, record), before, after in zip(entries[1:], states[1:], states[2:], strict=False):
         for partition, owner in enumerate(before.owners):
             if owner is not None and after.terms[partition] != before.terms[partition] and owner in after.seats:
