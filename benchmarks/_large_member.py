@@ -28,7 +28,7 @@ from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.hosts.leash import end_with_parent
 from neli_router.member.member import Member
-from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Standby
 from neli_router.status.notes import LineReader
 
 __all__ = ["Line", "Tenant", "main"]
@@ -113,6 +113,8 @@ class _Notes:
         self._until = -inf
 
     def on_event(self, event: Event) -> None:
+        if isinstance(event, Standby):
+            return
         with self._lock:
             self._write(Line(_KINDS[type(event)], host_clock(), terms=dict(event.terms)))
             if isinstance(event, Acquired):

@@ -16,7 +16,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
 from neli_router.member.membership import Lease
 from neli_router.member.program import run
-from neli_router.protocols.protocol import Acquired, Fenced, Revoked
+from neli_router.protocols.protocol import Acquired, Fenced, Revoked, Standby
 from neli_router.router.router import Router
 from neli_router.router.table import At, Owner, Peer, Table
 from neli_router.router.watch import Change, Gap
@@ -48,6 +48,7 @@ __all__ = [
     "Peer",
     "Revoked",
     "Router",
+    "Standby",
     "Table",
     "Term",
     "by_host",

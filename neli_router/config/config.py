@@ -82,7 +82,11 @@ class Config:
     )
     address: str = option("", "Where clients reach this member; returned with every look-up, never used by us.")
     weight: int = option(1, "The share of partitions, relative to the others' weights; 0 asks for none.")
-    zone: str = option("", "Where it runs: a rack, a data centre.")
+    zone: str = option(
+        "",
+        "Where it runs, such as a rack or a data centre: what may be lost as a whole. With induction, each partition "
+        "has a standby in another zone, which gets it then.",
+    )
     layout: Layout = USUAL_LAYOUT
     lease: float = option(
         PROTOCOLS_OWN,

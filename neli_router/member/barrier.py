@@ -9,7 +9,8 @@
 
 The pump reports effects here and never waits. The program receives Acquired and Revoked on one thread (`orderly`), one
 after another, and Fenced on a second one (`urgent`), so that a handler that is busy preparing or finishing cannot hold
-back the news that it must stop. One that began and ended before the program could be notified is not reported.
+back the news that it must stop. One that began and ended before the program could be notified is not reported. Standby
+is passed on in order with Acquired and Revoked, and has no periods.
 
 A `Period` is a span of time in which a partition belongs to this member. When the partition is acquired again, even
 under the same term after an outage, it gets a new period, so a lease that was once lost never holds again.
@@ -23,7 +24,7 @@ from itertools import count
 from operator import call
 
 from neli_router.member.runtime import Lane
-from neli_router.protocols.protocol import Acquired, Event, Fenced, Handler, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Handler, Revoked, Standby
 
 __all__ = ["Barrier", "Period", "PeriodState"]
 
@@ -70,6 +71,8 @@ class Barrier:
         self._latest: dict[int, Period] = {}
         """The same, but also of partitions that are lost."""
         self._failing = False
+        self.standby: frozenset[int] = frozenset()
+        """The partitions that this member stands by for."""
         self.orderly: Lane[Callable[[], object]] = Lane(f"{lane_name}-events", call)
         self.urgent: Lane[Callable[[], object]] = Lane(f"{lane_name}-fenced", call)
 
@@ -128,6 +131,10 @@ class Barrier:
                     released = self._revoke(self._known(terms))
                 case Fenced(terms=terms, reason=reason):
                     self._fence(self._known(terms), reason)
+                case Standby(partitions):
+                    self.standby = frozenset(partitions)
+                    if self._on_event is not None:
+                        self.orderly.put(partial(self._stand_by, self._on_event, event))
             self._changed.notify_all()
         self._let_go(released)
 
@@ -135,6 +142,7 @@ class Barrier:
         """Lose all periods: the member ended before its protocol could say so."""
         with self._changed:
             self._fence(list(self._periods.values()), reason)
+            self.standby = frozenset()
             self._changed.notify_all()
 
     def _acquire(self, terms: Mapping[int, int]) -> None:
@@ -185,6 +193,10 @@ class Barrier:
                     period.was_told = True
                 finished = self._finish(asked)
             self._let_go(finished)
+
+    def _stand_by(self, on_event: Handler, event: Standby) -> None:
+        if not self._failing:
+            self._call(on_event, event)
 
     def _call(self, on_event: Handler, event: Event) -> bool:
         try:

@@ -306,7 +306,7 @@ class Engine:
         self._moved = True
         self.journal.tell(news)
         match news:
-            case protocol.Acquired() | protocol.Revoked() | protocol.Fenced():
+            case protocol.Acquired() | protocol.Revoked() | protocol.Fenced() | protocol.Standby():
                 self.barrier.tell(news)
             case protocol.Notice("ledger.unavailable" | "ledger.available", fields):
                 self._meet(str(fields["what"]), str(fields.get("error", "")))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from neli_router.core import logs
 from neli_router.core.keyspace import spelled
 from neli_router.member.runtime import Lane
-from neli_router.protocols.protocol import Acquired, Fenced, News, Notice, Revoked
+from neli_router.protocols.protocol import Acquired, Fenced, News, Notice, Revoked, Standby
 
 __all__ = ["NOTES_MAX", "Journal"]
 
@@ -48,6 +48,8 @@ class Journal:
                 self.note("info", "leader.revoked", **_fields(terms))
             case Fenced(terms=terms, reason=reason):
                 self.note("warning", "leader.fenced", **_fields(terms), reason=reason)
+            case Standby(partitions):
+                self.note("info", "leader.standby", partitions=spelled(partitions), count=len(partitions))
             case Notice(event, fields):
                 self.note("info" if event in QUIET else "warning", event, **fields)
             case _:

@@ -62,6 +62,12 @@ class BaseMember:
         self.engine.membership.outcome()
         return self.engine.membership.led()
 
+    @property
+    def standby(self) -> frozenset[int]:
+        """The partitions that come to this member if the zone that leads them is lost: see the option `zone`."""
+        self.engine.membership.outcome()
+        return self.engine.barrier.standby
+
     def mine(self, keys: Iterable[Key]) -> list[Key]:
         """Those of `keys` that this member has a lease for now, in their order. Raises BadKey, and like `lease`.
 
@@ -113,9 +119,9 @@ class Member(BaseMember, Closing):
     an error that ends the member later, every call raises that error, and so does the end of the `with` block, unless
     the block raised another.
 
-    `on_event` is called with Acquired, Revoked and Fenced, on threads of the member. If it raises, the member leaves.
-    For programs that display a group, `tap` receives all that the member reads. Where the protocol borrows a consumer
-    group, `owners_tap` receives all that the owner store says.
+    `on_event` is called with Acquired, Revoked, Fenced and Standby, on threads of the member. If it raises, the member
+    leaves. For programs that display a group, `tap` receives all that the member reads. Where the protocol borrows a
+    consumer group, `owners_tap` receives all that the owner store says.
     """
 
     def __init__(

@@ -1,22 +1,23 @@
 """The program's side of every protocol: a member's settings, and the messages between a program and its machine.
 
-    program --Released, Close--> machine --Acquired, Revoked, Fenced--> program's handler
+    program --Released, Close--> machine --Acquired, Revoked, Fenced, Standby--> program's handler
     clock ---Tick (now)--------> machine --Notice, Stopped-----------> log, end of the member
                                     '----- standing -----------------> leases, at any time
 
     Acquired  prepare, then lead: leases are given when the handler has returned
     Revoked   finish what you are doing: the successor waits for you, at most `drain_timeout`
     Fenced    stop immediately: another member may lead already
+    Standby   prepare what takes long: these come here if the zone that leads them is lost
 
             Acquired               Revoked                      (handed over)
     nothing --------> may lead ----------------> finishing --------------------> nothing
        ^                 '---------- Fenced ---------+
        '---------------------------------------------'
 
-Acquired and Revoked reach the handler one after another, in order, on one thread. Fenced arrives on a separate thread,
-even while the handler is busy with another event, because it must not wait. A handler that raises ends the member: a
-partition that is half prepared or half finished cannot be led. A partition may be acquired again under a higher term
-without being lost in between: leases of the old term are void then.
+Acquired, Revoked and Standby reach the handler one after another, in order, on one thread. Fenced arrives on a separate
+thread, even while the handler is busy with another event, because it must not wait. A handler that raises ends the
+member: a partition that is half prepared or half finished cannot be led. A partition may be acquired again under a
+higher term without being lost in between: leases of the old term are void then.
 
 A machine does no I/O, and has no clock, thread or source of randomness of its own. It takes one input and the time, and
 returns effects that must be carried out in order. `deadline` says when to step it with `TICK` if nothing comes first.
@@ -31,7 +32,7 @@ The times that follow from the settings:
 |<-------------- suspicion ---------------->|<-stagger->|<-beat->|<- 3 D ->|        = hold, under `available`
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, Protocol, TypeVar
@@ -67,6 +68,7 @@ __all__ = [
     "Released",
     "Revoked",
     "Settings",
+    "Standby",
     "Standing",
     "Stopped",
     "Tick",
@@ -287,6 +289,11 @@ TICK = Tick()
 # From the machine to its program
 
 
+def _counted(event: object, partitions: Collection[int]) -> str:
+    count = len(partitions)
+    return f"{type(event).__name__}({count} partition{'s' * (count != 1)}: {spelled(partitions)})"
+
+
 @dataclass(frozen=True, slots=True, match_args=False)
 class _AboutPartitions:
     __match_args__ = ("partitions",)
@@ -300,8 +307,7 @@ class _AboutPartitions:
         return tuple(sorted(self.terms))
 
     def __str__(self) -> str:
-        count = len(self.terms)
-        return f"{type(self).__name__}({count} partition{'s' * (count != 1)}: {spelled(self.terms)})"
+        return _counted(self, self.terms)
 
 
 @dataclass(frozen=True, slots=True, match_args=False)
@@ -323,6 +329,19 @@ class Fenced(_AboutPartitions):
 
 
 @dataclass(frozen=True, slots=True)
+class Standby:
+    """This member now stands by for these partitions, which are led in other zones, and for no others. Nothing waits
+    for the handler. A partition that is on its way to this member stays in the set until it is Acquired.
+    """
+
+    partitions: tuple[int, ...]
+    """In ascending order."""
+
+    def __str__(self) -> str:
+        return _counted(self, self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something that an operator would want in the log: a constant name, and fields."""
 
@@ -337,7 +356,7 @@ class Stopped:
     error: NeliError | None
 
 
-Event = Acquired | Revoked | Fenced
+Event = Acquired | Revoked | Fenced | Standby
 
 News = Event | Notice | Stopped
 """Everything that a machine reports to the program or to its operators."""

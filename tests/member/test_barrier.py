@@ -12,7 +12,7 @@ import pytest
 
 from neli_router.member.barrier import Barrier, Period, PeriodState
 from neli_router.member.runtime import Changed
-from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Stopped
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Standby, Stopped
 from tests.support.waiting import PATIENCE
 
 
@@ -36,7 +36,8 @@ class Stand:
 
     def _tell(self, event: Event) -> None:
         kind = type(event).__name__
-        self.said.append(f"{kind} {_spelled(event.terms)}")
+        about = " ".join(map(str, event.partitions)) if isinstance(event, Standby) else _spelled(event.terms)
+        self.said.append(f"{kind} {about}")
         assert self.barrier.is_here
         if command := self.meanwhile.get(kind):
             self.act(*command.split())
@@ -61,6 +62,9 @@ class Stand:
                 self.barrier.tell(Fenced(_terms(terms), "silence"))
                 if self.barrier.is_here:
                     self.act("urgent")
+            case ["standby", *partitions]:
+                self.barrier.tell(Standby(tuple(map(int, partitions))))
+                self.said.append(f"standby {sorted(self.barrier.standby)}")
             case ["events"]:
                 while self.barrier.orderly.turn():
                     pass
@@ -200,5 +204,5 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("event", [Acquired({3: 7, 1: 6}), Revoked({3: 7, 1: 6}), Fenced({3: 7, 1: 6}, "x")])
-def test_events_name_their_partitions_in_order(event: Event) -> None:
+def test_events_name_their_partitions_in_order(event: Acquired | Revoked | Fenced) -> None:
     assert ((1, 3), {1: 6, 3: 7}) == (event.partitions, event.terms)

@@ -28,7 +28,7 @@ from neli_router.member.member import Member
 from neli_router.member.membership import Lease, why_not
 from neli_router.member.wishes import NEWEST
 from neli_router.protocols.induction.records import encode
-from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
+from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Standby
 from neli_router.testing import Group
 from tests.support.records import genesis, join
 
@@ -461,3 +461,21 @@ def test_a_member_says_how_it_is_and_cannot_be_pickled(group: Group) -> None:
     assert "<Member a: closed>" == repr(group["a"])
     group.kill("b")
     assert "<Member b: void>" == repr(group["b"])
+
+
+def test_a_lost_zone_goes_to_the_members_that_stood_by_for_it() -> None:
+    with testing.group(partitions=12, lease=1.0) as group:
+        for name in "abc":
+            group.join(name, zone=f"rack-{name}")
+        group.settle()
+        led, stood_by = group["a"].led.keys(), {name: group[name].standby for name in "abc"}
+        assert list(range(12)) == sorted(partition for each in stood_by.values() for partition in each)
+        assert all(stood_by[name].isdisjoint(group[name].led) for name in "abc")
+        group.kill("a")
+        group.settle()
+        assert all(stood_by[name] & led == group[name].led.keys() & led for name in "bc")
+        for name in "bc":
+            stands_by = Standby(tuple(sorted(group[name].standby)))
+            assert stands_by == [event for event in group.told[name] if isinstance(event, Standby)][-1]
+        group["b"].close()
+        assert frozenset() == group["b"].standby

@@ -14,7 +14,7 @@ from random import Random
 from typing import Protocol
 
 from neli_router.lab.sim.world import Violation
-from neli_router.protocols.protocol import Acquired, Fenced, News, Released, Revoked, Stopped
+from neli_router.protocols.protocol import Acquired, Fenced, News, Released, Revoked, Standby, Stopped
 
 __all__ = ["Habits", "Program"]
 
@@ -42,6 +42,8 @@ class Program:
         """Partition and term, for everything it was ever asked to let go of."""
         self.let_go: set[tuple[int, int]] = set()
         """The part of `asked` that it finished in time."""
+        self.standby: tuple[int, ...] = ()
+        """The partitions that it stands by for, by the latest event."""
         self.prompt = False
         """Whether it always answers immediately, as every program does in phase two."""
         self._label, self._habits, self._unit = label, habits, unit
@@ -73,6 +75,8 @@ class Program:
             case Fenced(terms=terms):
                 self._require_held("Fenced", {i: v for i, v in terms.items() if self._released.get(i) != v})
                 self._drop(terms)
+            case Standby(partitions):
+                self.standby = partitions
             case Stopped():
                 if self.held:
                     self._object("was left in the belief that it holds these when its member ended", self.held)

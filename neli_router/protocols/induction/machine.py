@@ -317,7 +317,8 @@ class InductionMachine:
             self._hear([record], now, forged=forged)
         else:
             self.tenure = self.tenure.read(before, record, after, now)
-        if after.owners is not before.owners or after.targets is not before.targets:
+        tables = (after.owners, before.owners), (after.targets, before.targets), (after.standbys, before.standbys)
+        if any(new is not old for new, old in tables):
             self._look()
         if after.seats is not before.seats:
             self._count()
@@ -466,6 +467,7 @@ class InductionMachine:
         if self._dirty or now >= self._free_at:
             self._dirty = False
             effects += self._program.settle(self.tenures(now), take=not self._closing)
+            effects += self._program.stand_by()
             waits = (self.tenure.busy_until(i) for i in self._program.owned if i not in self._program.leading)
             self._free_at = min((at for at in waits if at > now), default=inf)
         if self.phase is Phase.STOPPED and not self.tenure.lingering and not self._told:

@@ -15,6 +15,10 @@ may follow:
 
 Only what the program leads stays, because no member would lead the rest. A drained member gives all immediately, and
 a pinned partition moves immediately. Under `available` a partition moves without a pause, so nothing stays.
+
+**Standbys.** If the set of partitions that this member stands by for has changed, the program gets the whole set. If a
+partition comes to its standby, the table immediately names another standby, but this member may have to wait before it
+leads. Until then the partition stays in the set, so that the program keeps what it prepared.
 """
 
 from collections.abc import Mapping
@@ -23,7 +27,7 @@ from math import inf
 from neli_router.protocols.belief import Belief
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.tenure import Tenure
-from neli_router.protocols.protocol import Event, Settings
+from neli_router.protocols.protocol import Event, Settings, Standby
 
 __all__ = ["HANDOVERS_MAX", "SETTLED_LEASES", "UNSETTLED_LEASES_MAX", "ProgramView"]
 
@@ -47,6 +51,11 @@ class ProgramView(Belief):
         self._owned: tuple[int, ...] = ()
         self._owed: tuple[int, ...] = ()
         self._newest = -1
+        self.standby: frozenset[int] = frozenset()
+        """The partitions that this member stands by for, as the program knows them."""
+        self._standing_by: frozenset[int] = frozenset()
+        self._coming: frozenset[int] = frozenset()
+        """The part of `standby` that is meant for this member by now."""
         self._newcomers_from, self._first_joined_at, self._settled_at = 0, -inf, -inf
         self.resumes_at = inf
         """When to give what stays for now; `inf` if nothing does."""
@@ -112,6 +121,15 @@ class ProgramView(Belief):
         self._work_through()  # The calls below change `leading`, which processing the last table depends on.
         return super().settle(may, take=take)
 
+    def stand_by(self) -> list[Event]:
+        """The event for a changed set of partitions that this member stands by for."""
+        self._work_through()
+        standby = self._standing_by | (self._coming & self.standby) - self.leading.keys()
+        if standby == self.standby:
+            return []
+        self.standby = standby
+        return [Standby(tuple(sorted(standby)))]
+
     def _due(self, state: State, incarnation: str, now: float) -> tuple[int, ...]:
         """The owed partitions that need not wait for joins to settle."""
         owed, targets, terms = self.owed, state.targets, state.terms
@@ -135,6 +153,8 @@ class ProgramView(Belief):
         self._owned = tuple([i for i, owner in enumerate(state.owners) if owner == incarnation])
         self._owed = tuple([i for i in self._owned if state.targets[i] != incarnation])
         self._newest = max(map(state.began.__getitem__, self._owned), default=-1)
+        self._standing_by = frozenset([i for i, standby in enumerate(state.standbys) if standby == incarnation])
+        self._coming = frozenset([i for i in self.standby if incarnation in (state.owners[i], state.targets[i])])
         self._draining = {
             i: end
             for i, end in self._draining.items()

@@ -53,7 +53,18 @@ from neli_router.protocols.induction.events import (
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.records import Record, decode, encode
-from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Settings, Stopped
+from neli_router.protocols.protocol import (
+    TICK,
+    Acquired,
+    Close,
+    Fenced,
+    Notice,
+    Released,
+    Revoked,
+    Settings,
+    Standby,
+    Stopped,
+)
 from tests.support.records import STOPPED_CLOCK, folded, join, parsed, table, value_of
 
 __all__ = ["replay"]
@@ -257,6 +268,8 @@ class _Stage:
                 return f"{type(effect).__name__} {_terms(terms)}"
             case Fenced(terms=terms, reason=reason):
                 return f"Fenced {_terms(terms)} ({self._renamed(reason)})"
+            case Standby(partitions):
+                return f"Standby {' '.join(map(str, partitions)) or 'for nothing'}"
             case Notice(event, fields):
                 told = [
                     f"{key}={self._called(value) if isinstance(value, str) else value}" for key, value in fields.items()
