@@ -188,7 +188,8 @@ class SimulatedGroup:
 
     @property
     def converged(self) -> bool:
-        """Whether every live process is a member, leads its targets, and has heard itself since all was healed.
+        """Whether every live process is a member, leads its targets, knows what it stands by for, and has heard itself
+        since all was healed.
 
         A process whose writes failed for a lease may be silent until its next probe, and is rightly expired.
         """
@@ -204,6 +205,9 @@ class SimulatedGroup:
                 return False
             # Under `available`, it goes on acting, and has yet to repeat a Handover that was lost.
             if any(machine.tenure.given.get(i) == term for i, term in process.standing.terms.items()):
+                return False
+            standbys = enumerate(state.standbys)
+            if process.program.standby != tuple(i for i, one in standbys if one == machine.incarnation):
                 return False
             led.update({i: term for i, term in standing.terms.items() if now < standing.end(i, term)})
         return led == dict(enumerate(state.terms))
@@ -223,7 +227,8 @@ class SimulatedGroup:
         for process in self.living:
             machine = process.machine
             phase = machine.phase.name if isinstance(machine, InductionMachine) else "BOOTING"
-            lines.append(f"{process.label} is {phase}, leads {dict(process.standing.terms)}")
+            known = f"leads {dict(process.standing.terms)}, stands by for {process.program.standby}"
+            lines.append(f"{process.label} is {phase}, {known}")
         for partition, (owner, target) in enumerate(zip(state.owners, state.targets, strict=True)):
             who = self.names.get(owner or "", owner), self.names.get(target or "", target)
             lines.append(f"partition {partition}: owner {who[0]}, target {who[1]}, term {state.terms[partition]}")

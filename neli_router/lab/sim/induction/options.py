@@ -95,6 +95,8 @@ class RunOptions(SeedOptions):
     """Whether the driver notices that its position is beyond the tip."""
     grace: float
     """In leases: how long a member's partitions are kept for its name."""
+    zones: int
+    """In how many zones the members are."""
     witnessed: float
     """How often a process has a witness that certifies its death."""
     lent: float
@@ -126,6 +128,7 @@ class RunOptions(SeedOptions):
             beat=self.lease / self.beats,
             address=f"{name}.example:7000",
             weight=weight,
+            zone=f"zone {sum(name.encode()) % self.zones}",
             drain_timeout=self.drain_timeout * self.lease,
             snapshot_every=self.snapshot_every,
             drift=self.drift,
@@ -141,7 +144,7 @@ class RunOptions(SeedOptions):
         weather, guarantee = weather or drawn_weather, guarantee or drawn_guarantee
         foul = weather in {"foul", "rewound", "rolling"}
         # Separate, so that a seed's other draws stay the same.
-        witnesses, graces = Random(f"witnessed in {seed}"), Random(f"graces in {seed}")
+        witnesses, graces, zones = (Random(f"{what} in {seed}") for what in ("witnessed", "graces", "zones"))
         members = random.choices((1, 2, 3, 4, 5, 6), (1, 4, 7, 5, 2, 1))[0]
         beats = random.choice((4, 4, 5, 6))
 
@@ -193,6 +196,7 @@ class RunOptions(SeedOptions):
             rewind=random.choice(("back", "onward", "anew")) if weather == "rewound" else "no",
             noticed=random.random() < 0.5,
             grace=graces.choice((0.0, 0.0, 0.6, 2.0, 6.0)) if guarantee == "exclusive" else 0.0,
+            zones=zones.choice((1, 2, 3, 3)),
             witnessed=witnesses.choice((0.0, 0.5, 1.0)),
             lent=witnesses.choice((0.0, 0.5, 1.0)) if guarantee == "exclusive" else 0.0,
         )

@@ -11,6 +11,7 @@ outside, by what changed:
     a member goes      by its own Leave, by a Join under its name, by an Expire that names its last sign of life, or by
                        a certificate of its death, or by a Drain if it is away; and never comes back
     an owner changes   if it went, or by its own Handover under the current term; and only to the target
+    a standby          is a member of another zone than the target, and the next owner if that zone is lost as a whole
     a term changes     to base + the offset of the record, and only upwards; a valid Handover always changes it
     the version rises  if every member knows the new one; no member ever has a version that it does not know
 """
@@ -35,8 +36,8 @@ from neli_router.protocols.induction.records import (
 
 __all__ = ["Referee"]
 
-JUDGED = ("away", "seats", "owners", "terms", "targets", "genesis")
-"""The parts of a state that decide who may act."""
+JUDGED = ("away", "seats", "owners", "terms", "targets", "standbys", "genesis")
+"""The parts of a state that decide who may act, or is to act next."""
 
 UNCHANGED = ("away", "drains", "loads", "owners", "pins", "seats", "weights")
 """If these have not changed, a member that comes back gets all that it had."""
@@ -160,6 +161,7 @@ class Referee:
                 self._object("who departed is a member again after", offset, record)
         if before.genesis is not None and after.genesis is not before.genesis:
             self._object("the group was founded again by", offset, record)
+        self._require_standbys(before, offset, record, after)
         if after.base < before.base:
             self._object("later terms would fall after", offset, record)
         term = after.base + offset
@@ -185,6 +187,24 @@ class Referee:
                 continue  # It was on its way to another member.
             if was is not None and was not in gone and not _gives(record, was, partition, before.terms[partition]):
                 self._object(f"partition {partition} moved needlessly from {was} to {owner} by", offset, record)
+
+    def _require_standbys(self, before: State, offset: int, record: Record, after: State) -> None:
+        """Each standby is a member in another zone than the target, and gets the partition if that zone is lost."""
+        zones = {q: seat.zone for q, seat in after.seats.items()}
+        present = {q: seat for q, seat in after.members.items() if seat.name not in after.drains}
+        weighty = {q for q, seat in present.items() if after.weights.get(seat.name, seat.weight)} or present.keys()
+        for partition, standby in enumerate(after.standbys):
+            zone = zones.get(after.targets[partition] or "")
+            others = {q for q in weighty if zones[q] != zone}
+            if standby not in others and (others or standby is not None):
+                self._object(f"{standby} cannot stand by for partition {partition} after", offset, record)
+        gone = {q: seat.zone for q, seat in before.seats.items() if q not in after.seats}
+        is_zone_lost = len({*gone.values()}) == 1 and not {*gone.values()} & {*zones.values()}
+        if not is_zone_lost or after.away.keys() - before.away.keys() or before.owners != before.targets or after.loads:
+            return
+        for partition, standby in enumerate(before.standbys):
+            if before.owners[partition] in gone and after.owners[partition] != standby is not None:
+                self._object(f"partition {partition} did not go to its standby {standby} after", offset, record)
 
     def _bury(self, before: State, incarnation: str) -> None:
         """Remember an incarnation that was certified before it joined: from then on, it must not join."""
