@@ -6,6 +6,8 @@ change is any number of simultaneous joins, leaves and deaths. Every target coun
 The fewest moves are calculated here from counts alone, without any code of assignment itself. A member can keep as many
 partitions as its share rounded down. A member that has one more can keep that one, too, if its share is not whole, up
 to the number of shares that have to be rounded up.
+
+Members are in three zones. After each change, one zone is lost on paper: do its partitions go to their standbys?
 """
 
 import random
@@ -17,7 +19,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks import BenchmarkOptions, Figures, option
-from neli_router.protocols.induction.assignment import Candidate, assign
+from neli_router.protocols.induction.assignment import Candidate, assign, standbys
 
 __all__ = ["Options", "run"]
 
@@ -27,16 +29,18 @@ CHANGES_PER_HISTORY = 20
 MEMBERS_MAX = 200
 PARTITIONS = (256, 512, 1024, 2048, 4096)
 WEIGHT_MAX = 20
+ZONES = "xyz"
 TIMED_CALLS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The members after the change, the owners before it, and the target owners after it."""
+    """The members after the change, the owners before it, and the target owners and standbys after it."""
 
     members: list[Candidate]
     before: tuple[str | None, ...]
     after: tuple[str | None, ...]
+    standbys: tuple[str | None, ...]
 
 
 class Options(BenchmarkOptions):
@@ -50,6 +54,7 @@ def run(options: Options) -> Figures:
     made: list[int] = []
     fewest: list[int] = []
     spread_max = Fraction(0)
+    lost: Counter[bool] = Counter()
     for change in _changes(rng, changes):
         weights = {member.incarnation: member.weight for member in change.members}
         owned = Counter(owner for owner in change.before if owner in weights)
@@ -57,6 +62,8 @@ def run(options: Options) -> Figures:
         made.append(sum(owner in weights and owner != target for owner, target in pairs))
         fewest.append(_fewest(weights, owned, len(change.after)))
         spread_max = max(spread_max, _spread(weights, Counter(change.after)))
+        if change.standbys:
+            lost += _lost(change, rng.choice(change.members).zone)
     partitions = max(PARTITIONS)
     return {
         "changes": changes,
@@ -65,6 +72,8 @@ def run(options: Options) -> Figures:
         "moves_over_minimum": sum(made) / sum(fewest) if any(fewest) else None,
         "changes_off_minimum": sum(one != other for one, other in zip(made, fewest, strict=True)),
         "spread_max": float(spread_max),
+        "lost_with_a_zone": lost.total(),
+        "lost_not_to_standby": lost[False],
         "assign_ms_median": _assign_ms_median(rng, partitions, {}),
         "assign_with_loads_ms_median": _assign_ms_median(
             rng, partitions, {partition: rng.paretovariate(1.2) for partition in range(partitions)}
@@ -77,6 +86,7 @@ def _changes(rng: random.Random, count: int) -> Iterator[Change]:
         partitions, weight_max = rng.choice(PARTITIONS), rng.choice((1, WEIGHT_MAX))
         members: list[Candidate] = []
         owners: tuple[str | None, ...] = (None,) * partitions
+        ready: tuple[str | None, ...] = ()
         for number in range(first, min(first + CHANGES_PER_HISTORY, count)):
             gone_max = rng.choice((0, 1, 2, len(members) // 4, len(members)))
             gone = set(rng.sample(members, rng.randint(0, min(gone_max, len(members)))))
@@ -87,14 +97,24 @@ def _changes(rng: random.Random, count: int) -> Iterator[Change]:
             )
             members += _newcomers(rng, joins, weight_max, number)
             target = assign(members, owners)
-            yield Change(members, owners, target)
+            ready = standbys(members, target, ready)
+            yield Change(members, owners, target, ready)
             owners = target
 
 
 def _newcomers(rng: random.Random, count: int, weight_max: int, number: int) -> list[Candidate]:
     """Members that never existed before: a returning member is a newcomer, too."""
     names = [f"{number}.{position}" for position in range(count)]
-    return [Candidate(name, name, rng.randint(1, weight_max), "") for name in names]
+    return [Candidate(name, name, rng.randint(1, weight_max), rng.choice(ZONES)) for name in names]
+
+
+def _lost(change: Change, zone: str) -> Counter[bool]:
+    """For each partition that is lost with `zone`, whether it would go to its standby."""
+    left = [member for member in change.members if member.zone != zone]
+    alive = {member.incarnation for member in left}
+    owners = [owner if owner in alive else None for owner in change.after]
+    went = zip(owners, assign(left, owners, preferred=change.standbys), change.standbys, strict=True)
+    return Counter(target == standby for owner, target, standby in went if owner is None)
 
 
 def _fewest(weights: Mapping[str, int], owned: Mapping[str, int], partitions: int) -> int:
