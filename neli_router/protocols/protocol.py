@@ -291,7 +291,8 @@ TICK = Tick()
 
 def _counted(event: object, partitions: Collection[int]) -> str:
     count = len(partitions)
-    return f"{type(event).__name__}({count} partition{'s' * (count != 1)}: {spelled(partitions)})"
+    which = f": {spelled(partitions)}" if partitions else ""
+    return f"{type(event).__name__}({count} partition{'s' * (count != 1)}{which})"
 
 
 @dataclass(frozen=True, slots=True, match_args=False)

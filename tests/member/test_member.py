@@ -463,8 +463,8 @@ def test_a_member_says_how_it_is_and_cannot_be_pickled(group: Group) -> None:
     assert "<Member b: void>" == repr(group["b"])
 
 
-def test_a_lost_zone_goes_to_the_members_that_stood_by_for_it() -> None:
-    with testing.group(partitions=12, lease=1.0) as group:
+def test_a_lost_zone_goes_to_the_members_that_stood_by_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "neli_router"), testing.group(partitions=12, lease=1.0) as group:
         for name in "abc":
             group.join(name, zone=f"rack-{name}")
         group.settle()
@@ -479,3 +479,5 @@ def test_a_lost_zone_goes_to_the_members_that_stood_by_for_it() -> None:
             assert stands_by == [event for event in group.told[name] if isinstance(event, Standby)][-1]
         group["b"].close()
         assert frozenset() == group["b"].standby
+    events = [getattr(record, "fields", {}) for record in caplog.records if "leader.standby" in record.getMessage()]
+    assert {"partitions", "count"} <= events[0].keys()

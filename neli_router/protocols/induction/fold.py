@@ -133,7 +133,7 @@ class State(Struct, frozen=True, kw_only=True):
     """Incarnation -> an offset. All earlier owners of what it got below that have stopped; so has it, if it is away.
     One that was expired has none, because its own lease may not be over."""
     standbys: tuple[str | None, ...] = ()
-    """Empty where no member could be in another zone than a target."""
+    """The member that gets each partition if the zone of its target is lost. Empty if all members are in one zone."""
     digest: int = 0
 
     @property
