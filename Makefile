@@ -68,6 +68,7 @@ explore: $(CORE)/ready ## Every reachable state within the full bounds (some hou
 	$(CORE)/bin/neli explore --protocol fast-neli --profile full
 	$(CORE)/bin/neli explore --protocol term --profile full
 	$(CORE)/bin/neli explore --protocol gossip --profile full
+	$(CORE)/bin/neli explore --protocol cells --profile full
 
 chaos: fetch ## Ten minutes of faults each on members and three brokers, on PostgreSQL, on Redis, on three electors (needs root)
 	NELI_TEST_SECONDS=600 $(DEV)/bin/python -m pytest -rP tests/chaos

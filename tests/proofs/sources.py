@@ -34,6 +34,7 @@ EXPLORED = {
     "fast-neli": ("neli_router.lab.sim.consumer_group.steps",),
     "term": ("neli_router.lab.sim.term.steps", "neli_router.lab.sim.term.canon"),
     "gossip": ("neli_router.lab.sim.gossip.steps",),
+    "cells": ("neli_router.lab.sim.cells",),
 }
 SIMULATED = {
     "induction": ("neli_router.lab.sim.induction.simulate",),

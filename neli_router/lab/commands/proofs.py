@@ -20,6 +20,7 @@ import click
 
 from neli_router.core.exit_codes import EXIT_BROKEN
 from neli_router.lab import demo
+from neli_router.lab.sim.cells import CELL_PROFILES, CellBounds, CellMiniatures
 from neli_router.lab.sim.consumer_group.miniature import FAST_NELI_PROFILES, NELI_PROFILES, ConsumerBounds
 from neli_router.lab.sim.consumer_group.options import BorrowedProtocol, ConsumerWeather
 from neli_router.lab.sim.consumer_group.simulate import ConsumerOutcome, simulate_consumers
@@ -40,7 +41,7 @@ from neli_router.protocols.protocol import Guarantee
 
 __all__ = ["demo_command", "explore_command", "miniatures_of", "simulate_command"]
 
-AnyBounds = Bounds | ConsumerBounds | ElectorBounds | GossipBounds
+AnyBounds = Bounds | CellBounds | ConsumerBounds | ElectorBounds | GossipBounds
 
 PROFILES: Mapping[str, Mapping[str, Profile[AnyBounds]]] = {
     "induction": INDUCTION_PROFILES,
@@ -48,6 +49,7 @@ PROFILES: Mapping[str, Mapping[str, Profile[AnyBounds]]] = {
     "fast-neli": FAST_NELI_PROFILES,
     "term": TERM_PROFILES,
     "gossip": GOSSIP_PROFILES,
+    "cells": CELL_PROFILES,
 }
 """Protocol -> what can be explored of it, by name."""
 
@@ -134,6 +136,8 @@ def miniatures_of(bounds: AnyBounds) -> Miniatures[Any]:
     match bounds:
         case Bounds():
             return LedgerMiniatures(bounds)
+        case CellBounds():
+            return CellMiniatures(bounds)
         case ConsumerBounds():
             return ConsumerMiniatures(bounds)
         case ElectorBounds():

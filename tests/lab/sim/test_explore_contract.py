@@ -17,6 +17,7 @@ from msgspec.structs import replace as changed
 from neli_router.commands.cli import main
 from neli_router.lab.commands import proofs
 from neli_router.lab.commands.proofs import PROFILES, AnyBounds, miniatures_of
+from neli_router.lab.sim.cells import CellBounds
 from neli_router.lab.sim.consumer_group import canon as consumer_canon
 from neli_router.lab.sim.consumer_group.miniature import ConsumerBounds, broken_consumer_rule
 from neli_router.lab.sim.consumer_group.steps import next_in_calm
@@ -59,6 +60,8 @@ KINDS: dict[str, AnyBounds] = {
     "gossip changing apart": replace(CHANGING, lease=2, separate=True, fickle=(1, 3)),
     "gossip changing and restarted": replace(CHANGING, restarts=1, forget=True),
     "gossip changing late": replace(CHANGING, late=True, wires=2, cede=True, fickle=(1, 3)),
+    "cells": CellBounds(),
+    "cells and back": CellBounds(members=(1, 1), births=(2, 2), moves=2, ready=False),
 }
 
 NEAR, FAR = 60, 120
@@ -134,6 +137,7 @@ def test_every_field_of_a_machine_is_in_the_key_or_left_out_for_a_reason(
         (ConsumerBounds("fast-neli", states_max=300), False),
         (ElectorBounds(terms=1), True),
         (GossipBounds(terms=1, lease=1), True),
+        (CellBounds(members=(1, 1), births=(1, 1)), True),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -251,6 +255,10 @@ time, which forget their term, the newest message of each kind between two lost,
 gossip: 4 electors, two rivals and two voters, of whom one has no vote at first and both favour either, 1 terms and 1
 restarts of the voters over all time, 1 changes of the electorate, which travel apart from declarations, P=2 ticks,
 clocks that run alike, without ceding, words heard at once or lost; all states
+""",
+    CellBounds(): """
+cells of 2 and 1 incarnations at a time (2 and 1 over all time), 1 range that moves 1 times at most, readers at most 1
+record apart, lease 1 ticks, without Leave, with crashes, the second cell ready at first; all states
 """,
 }
 

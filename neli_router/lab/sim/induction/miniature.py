@@ -54,6 +54,8 @@ class Bounds:
     """Whether members have a grace."""
     births: int | None = None
     """The number of incarnations over all time; None allows any number, one after the other."""
+    assigns: bool = True
+    """Whether the group assigns the partition to its members: a cell does not while another has it (`sim.cells`)."""
     states_max: int | None = None
 
     def __str__(self) -> str:

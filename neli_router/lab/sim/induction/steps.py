@@ -46,7 +46,7 @@ from neli_router.protocols.induction.snapshots import restore, snapshot
 from neli_router.protocols.induction.tenure import Tenure
 from neli_router.protocols.protocol import Settings
 
-__all__ = ["LedgerMiniatures", "successors"]
+__all__ = ["LedgerMiniatures", "successors", "trimmed"]
 
 CHANGES = ("seats", "owners", "terms", "targets", "last_beats", "departed", "clear")
 """A record that changes none of these is void."""
@@ -159,7 +159,7 @@ def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> I
     """`record` after the tip, once for each target that an assignment could choose."""
     tip = world.tip
     dead = record.incarnation if isinstance(record, Certify) else None
-    chooser = _Chooser()
+    chooser = _Chooser(assigns=bounds.assigns)
     while chooser.more():
         after = fold(tip, tip.at, record, chooser)
         if all(getattr(after, part) == getattr(tip, part) for part in CHANGES) and not any(
@@ -178,14 +178,15 @@ def _append(world: Miniature, label: Label, record: Record, bounds: Bounds) -> I
             )
             found = _cleared(found._replace(slots=slots), bounds)
         said = label if chooser.target is None else (*label, chooser.target)
-        yield said, _trimmed(found)
+        yield said, trimmed(found)
 
 
 class _Chooser:
     """An assignment that makes every choice, one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, assigns: bool) -> None:
         self.target: str | None = None
+        self._assigns = assigns
         self._turn = -1
         self._choices = 1
 
@@ -194,6 +195,7 @@ class _Chooser:
         return self._turn < self._choices
 
     def __call__(self, candidates: Sequence[Candidate], *_: object, **__: object) -> tuple[str | None, ...]:
+        candidates = candidates if self._assigns else ()
         self._choices = max(1, len(candidates))
         self.target = candidates[self._turn].incarnation if candidates else None
         return (self.target,)
@@ -236,7 +238,7 @@ def _rooms(world: Miniature, bounds: Bounds) -> Iterator[Miniature]:
 
 def _with(world: Miniature, index: int, slot: Slot, bounds: Bounds) -> Miniature:
     slots = (*world.slots[:index], slot, *world.slots[index + 1 :])
-    return _trimmed(_cleared(world._replace(slots=slots), bounds))
+    return trimmed(_cleared(world._replace(slots=slots), bounds))
 
 
 def _cleared(world: Miniature, bounds: Bounds) -> Miniature:
@@ -256,7 +258,7 @@ def _matters(slot: Slot, world: Miniature, bounds: Bounds) -> bool:
     return slot.acts(world.now) or (certifies and not (slot.joined and slot.certified))
 
 
-def _trimmed(world: Miniature) -> Miniature:
+def trimmed(world: Miniature) -> Miniature:
     """Forget the records that every live slot has read."""
     read = min((slot.place for slot in world.slots if slot.alive), default=len(world.tail))
     if read == 0:
