@@ -15,14 +15,14 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from neli_router.core.keyspace import Layout
+from neli_router.core.keyspace import SLOTS, Layout
 from neli_router.protocols.induction.admission import genesis, join
 from neli_router.protocols.induction.beats import DIGESTS_APART
-from neli_router.protocols.induction.digest import digest_text
+from neli_router.protocols.induction.digest import difference, digest_text
 from neli_router.protocols.induction.events import Append, Effect, Read
-from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.fold import State, fold, targets_of
 from neli_router.protocols.induction.machine import InductionMachine, Phase
-from neli_router.protocols.induction.records import Beat, Record
+from neli_router.protocols.induction.records import Beat, Record, Seat
 from neli_router.protocols.protocol import Settings
 
 __all__ = ["Lone", "beat_of", "crowd", "settings_of"]
@@ -37,23 +37,31 @@ LEASES_TO_SETTLE, LEASES_COUNTED = 6, 4
 
 
 def settings_of(members: int, partitions: int, lease: float) -> list[Settings]:
-    layout = Layout(partitions=partitions)
+    layout = Layout(partitions=partitions, slots=max(SLOTS, partitions))
     return [Settings(name=f"m{number}", layout=layout, lease=lease) for number in range(members)]
 
 
 def crowd(settings: Sequence[Settings]) -> State:
     """The state of a group in which all of `settings` have joined, in their order."""
-    state = fold(State(), FIRST_OFFSET, genesis(settings[0], FOUNDER, 0, FIRST_OFFSET))
-    for number, one in enumerate(settings):
-        joins = join(one, f"{number:016x}", state, "", 0)
-        # Only the last Join assigns. If each did, the first member would own everything and owe it to the others.
-        how: dict[str, Any] = {} if one is settings[-1] else {"assign": _nothing}
-        state = fold(state, state.at, joins, **how)
-    return state
+    # Folding each Join would compare all members again, and no group is larger than MEMBERS_MAX. Some are, here.
+    founded = fold(State(), FIRST_OFFSET, genesis(settings[0], FOUNDER, 0, FIRST_OFFSET))
+    seats = [_seat(one, number, founded) for number, one in enumerate(settings)]
+    state = replace(
+        founded,
+        at=seats[-1].joined + 1,
+        seats={seat.incarnation: seat for seat in seats},
+        last_beats={seat.incarnation: seat.joined for seat in seats},
+    )
+    owners, since = targets_of(state, state.owners), len(state.owners) * (seats[-1].joined,)
+    terms = tuple(state.base + offset for offset in since)
+    state = replace(state, owners=owners, targets=owners, began=since, terms=terms)
+    return replace(state, digest=founded.digest ^ difference(founded, state))
 
 
-def _nothing(_: object, kept: Sequence[str | None], **__: object) -> tuple[str | None, ...]:
-    return tuple(kept)
+def _seat(settings: Settings, number: int, founded: State) -> Seat:
+    it = join(settings, f"{number:016x}", founded, "", 0)
+    offset = founded.at + number
+    return Seat(it.by, it.name, it.address, it.weight, it.zone, it.versions, offset, it.witness)
 
 
 def beat_of(like: Beat | None, by: str, now: float, state: State) -> Beat:
@@ -114,6 +122,17 @@ class Lone:
         took = time.process_time() - started
         self._take(effects)
         return took, len(entries)
+
+    def takeover(self, count: int) -> float:
+        """Seconds from the last Beat of a member until this one, which comes last in rank, has read that it is expired.
+
+        Each step has `count` Beats. The time of the last step, which computes all targets again, is included.
+        """
+        silent, since, took = self.others[(self._turn - 1) % len(self.others)], self._now, 0.0
+        self.others.remove(silent)
+        while silent in self.machine.state.seats:
+            took, _ = self.step(count)
+        return self._now - since + took
 
     def _entries(self, records: Sequence[Record]) -> list[tuple[int, Record | None]]:
         """The machine's own records, and then `records`, at the offsets where it reads them now."""
