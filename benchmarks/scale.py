@@ -11,29 +11,40 @@ as many records in every group, so that its own cost does not hide how the cost 
     members_max                    no group is larger: a size above it is left out
 
 **One member.** A member process and a feeder share an SQLite file. The feeder appends the Beats of all the others every
-few milliseconds, as often as one machine beats in a group of that size. Measured after the member has joined, for
-`--seconds`.
+few milliseconds, as often as one machine beats in a group of that size, and the snapshots that a group writes. The
+process starts with such a snapshot. Measured after it has joined, for `--seconds`; then one of the others falls silent.
 
     member_core_percent            processor time of the member's process, of one core, with all its threads
     member_read_mb_per_second      payloads appended to the file meanwhile, which every member reads: 10**6 bytes
     beats_per_second               appended meanwhile; beats_wanted_per_second is what the group would send
     beat_bytes                     of one Beat
+    start_core_ms                  processor time of the process until its Join, with the start of Python
+    takeover_leases                from the silent member's last Beat until the member, the last in rank, has expired it
 
 `--quick` has smaller groups, and 3 seconds.
+
+**Curves.** `--curves` measures only this: the above in groups of several sizes, and larger groups in which MEMBERS_MAX
+does not count, where only the machine is measured. It writes the figures, the plots and the tables of docs/scale.md. It
+takes five minutes; with `--quick`, one, and then it writes nothing.
 """
 
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from benchmarks import BenchmarkOptions, Figures, option, switch
+from msgspec.structs import asdict as layout_of
+
+from benchmarks import BenchmarkOptions, Figure, Figures, option, switch
 from benchmarks._crowd import Lone, beat_of, crowd, settings_of
 from benchmarks._peers.ours import patient_read
+from benchmarks._scale_page import DOCS, Point, publish
 from benchmarks.agent import processor_seconds
 from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Ledger
@@ -41,10 +52,9 @@ from neli_router.drivers.ledgers.pump import oldest_state
 from neli_router.drivers.open import open_ledger
 from neli_router.hosts.leash import end_with_parent
 from neli_router.lab.processes.group import ProcessGroup
-from neli_router.lab.referee import LifePhase
 from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold, fold_beats
-from neli_router.protocols.induction.records import Beat, Join, decode, encode
-from neli_router.protocols.induction.snapshots import snapshot
+from neli_router.protocols.induction.records import Beat, Expire, Join, Snapshot, decode, encode
+from neli_router.protocols.induction.snapshots import restore, snapshot
 
 __all__ = ["Options", "feed", "run"]
 
@@ -63,6 +73,14 @@ SETTLE = 2.0
 
 START_MAX = 60.0
 
+MEMBERS, QUICK_MEMBERS = (10, 30, 100, 300, 1000, 3000, 10_000), (10, 30)
+PARTITIONS, QUICK_PARTITIONS = (256, 4096, 16_384, 65_536), (256,)
+MEMBERS_FIXED, PARTITIONS_FIXED = 100, 4096
+"""Each group of the curves has this number of members, or this number of partitions."""
+
+CURVE_SECONDS = 6.0
+RECORDS_DECODED, RECORDS_STEPPED = 1024, 3200
+
 
 class Options(BenchmarkOptions):
     members: tuple[int, ...] = (10, 100, 1000, 5000)
@@ -72,10 +90,13 @@ class Options(BenchmarkOptions):
     rounds: int = 5
     group: int = option(1000, "members of the group of the real member; 0 leaves that out")
     seconds: float = option(10.0, "for which the real member is measured")
+    curves: bool = switch("only the curves of docs/scale.md, which it writes")
     quick: bool = switch("groups of 10 and 100, 3 seconds")
 
 
 def run(options: Options) -> Figures:
+    if options.curves:
+        return _curves(options)
     wanted, group, seconds = options.members, options.group, options.seconds
     if options.quick:
         wanted, group, seconds = (10, 100), min(100, group), min(3.0, seconds)
@@ -119,25 +140,104 @@ def _step_us(lone: Lone, records: int) -> float:
     return 1e6 * sum(took for took, _ in steps) / sum(count for _, count in steps)
 
 
+def _curves(options: Options) -> Figures:
+    members, partitions = (QUICK_MEMBERS, QUICK_PARTITIONS) if options.quick else (MEMBERS, PARTITIONS)
+    seconds = min(CURVE_SECONDS, options.seconds)
+    sizes = [(size, PARTITIONS_FIXED) for size in members] + [(MEMBERS_FIXED, size) for size in partitions]
+    points = [_point(*size, options.lease, seconds) for size in dict.fromkeys(sizes)]
+    if not options.quick:
+        publish(points, DOCS, lease=options.lease, seconds=seconds, fixed=(MEMBERS_FIXED, PARTITIONS_FIXED))
+    return {
+        f"{figure}@{point.members},{point.partitions}": value
+        for point in points
+        for figure, value in asdict(point).items()
+        if figure not in {"members", "partitions"}
+    }
+
+
+def _point(members: int, partitions: int, lease: float, seconds: float) -> Point:
+    lone = Lone(settings_of(members, partitions, lease))
+    per_step = max(1, min(RECORDS_PER_STEP, len(lone.others) // 4))
+    records = members / lone.period
+    payloads = [encode(beat) for beat in lone.beats(RECORDS_DECODED)]
+    decode_us = 1e6 * _processor(lambda: [decode(it) for it in payloads]) / len(payloads)
+    image = encode(snapshot("benchmark", lone.machine.state))
+    restore = _processor(lambda: restore_payload(image))
+    snapshots = records / records_between(members, partitions)
+    step_us = _step_us(lone, RECORDS_STEPPED)
+    real = _real(members, partitions, lease, seconds) if members <= MEMBERS_MAX else {}
+    return Point(
+        members=members,
+        partitions=partitions,
+        records_per_second=records + snapshots,
+        bytes_per_second=records * sum(map(len, payloads)) / len(payloads) + snapshots * len(image),
+        snapshot_bytes=len(image),
+        machine_core_percent=100 * (records * (step_us + decode_us) / 1e6 + snapshots * restore),
+        machine_start_ms=1e3 * restore,
+        machine_takeover_leases=lone.takeover(per_step) / lease,
+        core_percent=_number(real.get("member_core_percent")),
+        start_ms=_number(real.get("start_core_ms")),
+        takeover_leases=_number(real.get("takeover_leases")),
+    )
+
+
+def _number(figure: Figure) -> float | None:
+    return None if figure is None else float(figure)
+
+
+def _processor(work: Callable[[], object]) -> float:
+    """The shortest of three times: processor seconds."""
+
+    def once() -> float:
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+
+    return min(once() for _ in range(3))
+
+
+def restore_payload(payload: bytes) -> State:
+    """The state in the payload of a snapshot."""
+    record = decode(payload)
+    assert isinstance(record, Snapshot)
+    return restore(record)
+
+
+def records_between(members: int, partitions: int) -> int:
+    """How many records lie between two snapshots of a group."""
+    return max(settings_of(1, 1, 1.0)[0].snapshot_every, partitions + 4 * members)
+
+
 def _real(members: int, partitions: int, lease: float, seconds: float) -> Figures:
     settings = settings_of(members, partitions, lease)
-    period = Lone(settings).period
+    period, state = Lone(settings).period, crowd(settings)
     with tempfile.TemporaryDirectory(prefix="neli-scale-") as name, ExitStack() as stack:
         folder = Path(name)
         group = stack.enter_context(
-            ProcessGroup(folder, partitions=partitions, pause=lease, lease=lease, witness="none")
+            ProcessGroup(
+                folder,
+                partitions=partitions,
+                pause=lease,
+                program=("benchmarks._large_member",),
+                layout=layout_of(settings[0].layout),
+                lease=lease,
+                witness="none",
+            )
         )
         ledger = stack.enter_context(closing(open_ledger(group.ledger, create=True, patience=10.0)))
-        _write(ledger, crowd(settings))
-        member = settings[-1].name
-        with _feeder(group.ledger, member, period):
+        _write(ledger, state)
+        member, silent = settings[-1].name, next(iter(state.seats))
+        with _feeder(group.ledger, member, period) as feeder:
             process = group.start(member)
-            group.wait_until(lambda: process.life.phase is LifePhase.MEMBER, "the member was to open the ledger")
             joined_at = _joined_at(ledger)
+            starting = processor_seconds(process.life.pid)
             time.sleep(max(0.0, joined_at + SETTLE * lease - host_clock()))
             before, first, since = processor_seconds(process.life.pid), ledger.tip(), host_clock()
             time.sleep(seconds)
             used, last, took = processor_seconds(process.life.pid) - before, ledger.tip(), host_clock() - since
+            ledger.seek(max(first, last - 2 * members))  # Its last Beat may be as old as an interval.
+            feeder.send_signal(signal.SIGUSR1)
+            takeover = _takeover(ledger, silent)
         payloads = _between(ledger, first, last)
         beats = [it for it in payloads if isinstance(decode(it), Beat)]
     return {
@@ -146,9 +246,24 @@ def _real(members: int, partitions: int, lease: float, seconds: float) -> Figure
         "beats_per_second": len(beats) / took,
         "beats_wanted_per_second": members / period,
         "beat_bytes": median(map(len, beats)),
+        "start_core_ms": 1e3 * starting,
+        "takeover_leases": takeover / lease,
         "group": members,
         "seconds": seconds,
     }
+
+
+def _takeover(ledger: Ledger, silent: str) -> float:
+    """Seconds from the last Beat of `silent` until its Expire is read."""
+    sent_at, give_up_at = host_clock(), host_clock() + START_MAX
+    while host_clock() < give_up_at:
+        for entry in patient_read(ledger, FEED_EVERY):
+            record = decode(entry.payload)
+            if isinstance(record, Beat) and record.by == silent:
+                sent_at = record.sent_at
+            elif isinstance(record, Expire) and silent in record.last_beats:
+                return host_clock() - sent_at
+    raise TimeoutError(f"the member was to expire another within {START_MAX:g} s")
 
 
 def _write(ledger: Ledger, state: State) -> None:
@@ -181,11 +296,11 @@ def _between(ledger: Ledger, first: int, last: int) -> list[bytes]:
 
 
 @contextmanager
-def _feeder(address: str, member: str, period: float) -> Iterator[None]:
-    """A process that beats for all but `member`, for as long as the block lasts."""
+def _feeder(address: str, member: str, period: float) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that beats for all but `member`, for as long as the block lasts; from SIGUSR1 on, not for the first."""
     process = subprocess.Popen([sys.executable, "-c", FEEDER, address, member, str(period)])
     try:
-        yield
+        yield process
         assert process.poll() is None, "the feeder was to beat until the end"
     finally:
         process.kill()
@@ -195,12 +310,13 @@ def _feeder(address: str, member: str, period: float) -> Iterator[None]:
 def feed(address: str, member: str, period: str) -> None:
     """Beat for all members in the ledger's snapshot but `member`, every `period` seconds each, until killed."""
     end_with_parent()
-    every = float(period)
+    every, silent = float(period), list[int]()
+    signal.signal(signal.SIGUSR1, lambda *_: silent.append(0))
     with closing(open_ledger(address, create=False, patience=10.0)) as ledger:
         state = oldest_state(ledger)
         ledger.seek(state.at)
         others = [seat.incarnation for seat in state.seats.values() if seat.name != member]
-        fed, began, sent, like = frozenset(others), host_clock(), 0, None
+        fed, began, sent, like, marked = frozenset(others), host_clock(), 0, None, state.at
         while True:
             for entry in ledger.read(0.0):
                 record = decode(entry.payload)
@@ -209,7 +325,11 @@ def feed(address: str, member: str, period: str) -> None:
                     like = record
             now = host_clock()
             due = int((now - began) / every * len(others))
-            names = (others[number % len(others)] for number in range(sent, due))
-            ledger.append([encode(beat_of(like, name, now, state)) for name in names], lasting=False)
+            places = (number % len(others) for number in range(sent, due))
+            beats = [encode(beat_of(like, others[place], now, state)) for place in places if place not in silent]
+            ledger.append(beats, lasting=False)
+            if state.at >= marked + records_between(len(state.seats), len(state.owners)):
+                ledger.append([encode(snapshot("benchmark", state))])
+                marked = state.at
             sent = due
             time.sleep(FEED_EVERY)
