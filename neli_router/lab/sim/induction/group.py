@@ -201,6 +201,8 @@ class SimulatedGroup:
             machine, standing, now = process.machine, process.standing, process.now
             if not isinstance(machine, InductionMachine) or machine.phase is not Phase.MEMBER:
                 return False
+            if machine.incarnation not in state.seats:
+                return False  # It was replaced, and has not read that.
             if machine.finishing or machine.tenure.sent < process.clock.at(self.healed_at):
                 return False
             # Under `available`, it goes on acting, and has yet to repeat a Handover that was lost.
