@@ -89,7 +89,7 @@ def test_a_line_is_stale_when_its_sources_are_others_or_it_was_never_written(tmp
 
 def test_samples_are_alike_in_size_and_come_to_every_proof() -> None:
     lines = {proof.name: Line(proof.name, "", seconds, "") for seconds, proof in enumerate(proofs())}
-    drawn = [sample(proofs(), lines, str(commit), 2000.0) for commit in range(60)]
+    drawn = [sample(proofs(), lines, str(commit), 2000.0) for commit in range(300)]
     assert drawn[0] == sample(proofs(), lines, "0", 2000.0)
     assert set(proofs()) == {proof for hand in drawn for proof in hand}
     costs = [sum(max(lines[proof.name].seconds, 1) for proof in hand) for hand in drawn]
