@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent import Client
-from neli_router.config.agent_options import AgentOptions
 from neli_router.member.member import Member
-from tests.support.agents.running import PARTITIONS, STEADY, TOKEN, Running, configured, paired, running
+from tests.support.agents.running import PARTITIONS, STEADY, Running, configured, on_both_sockets, paired, running
 from tests.support.agents.stand_in import StandIn, standing_in
 from tests.support.waiting import PATIENCE, until
 
@@ -37,8 +36,7 @@ def client(place: tuple[StandIn, str]) -> Iterator[Client]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """An agent on both kinds of socket, alone in its group. Tests leave it as they found it."""
     folder = tmp_path_factory.mktemp("agent")
-    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(folder, lease=STEADY), options) as agent:
+    with running(configured(folder, lease=STEADY), on_both_sockets(folder)) as agent:
         until(lambda: PARTITIONS == len(agent.agent.member.led), "the lead of all partitions")
         yield agent
 

@@ -19,13 +19,12 @@ from neli_router.agent.server import server
 from neli_router.agent.server.connections import HEADERS_MAX, Connection
 from neli_router.agent.server.door import STRANGERS_MAX
 from neli_router.agent.server.exchange import STREAMS_MAX
-from neli_router.config.agent_options import AgentOptions
 from tests.agent.test_hub import await_event
 from tests.agent.test_server import is_ready, process
-from tests.support.agents.running import BEARER, TOKEN, Events, Running, configured, rest, running
+from tests.support.agents.running import BEARER, TOKEN, Events, Running, configured, on_both_sockets, rest, running
 from tests.support.agents.strangers import ATTACKS, attack
 from tests.support.processes.forked import lives
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 LEASE = 10.0
 SHORT_LEASE = 2.0
@@ -38,7 +37,7 @@ MEMORY_MAX = 200 * 2**20
 @pytest.fixture(name="agent", scope="module")
 def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("door")
-    with running(configured(folder, lease=LEASE), guarded(folder)) as agent:
+    with running(configured(folder, lease=LEASE), on_both_sockets(folder)) as agent:
         agent.await_ready()
         yield agent
 
@@ -50,10 +49,6 @@ def watched(agent: Running) -> Iterator[Running]:
     yield agent
     assert before == (agent.agent.snapshot().fenced, door(agent))
     assert agent.is_ready()
-
-
-def guarded(folder: Path) -> AgentOptions:
-    return AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
 
 
 def door(agent: Running) -> int:
@@ -83,13 +78,8 @@ def attacked(agent: Running, name: str, strangers: int) -> Iterator[None]:
         attacking.cancel()
         await asyncio.gather(attacking, return_exceptions=True)
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    try:
+    with beside(lambda: asyncio.run(main()), end=over.set):
         yield
-    finally:
-        over.set()
-        thread.join(PATIENCE)
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
@@ -240,7 +230,7 @@ def test_clients_with_the_token_take_no_room_from_others_and_are_told_of_the_age
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "KNOWN_MAX", 2)
-    with running(configured(tmp_path, lease=SHORT_LEASE), guarded(tmp_path)) as agent, ExitStack() as stack:
+    with running(configured(tmp_path, lease=SHORT_LEASE), on_both_sockets(tmp_path)) as agent, ExitStack() as stack:
         agent.await_ready()
         was = door(agent)
         known = [stack.enter_context(agent.stranger(headers=BEARER)) for _ in range(2)]

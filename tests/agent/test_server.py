@@ -30,7 +30,16 @@ from neli_router.errors import ConfigError, LedgerUnusable, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
 from tests.agent.test_sockets import held
-from tests.support.agents.running import PARTITIONS, TOKEN, Events, Running, configured, over_unix, running
+from tests.support.agents.running import (
+    PARTITIONS,
+    TOKEN,
+    Events,
+    Running,
+    configured,
+    on_both_sockets,
+    over_unix,
+    running,
+)
 from tests.support.processes.forked import Program
 from tests.support.servers.process import free_port
 from tests.support.waiting import PATIENCE, until
@@ -281,7 +290,7 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
             raise reading
         return reading
 
-    options = AgentOptions(socket=str(tmp_path / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
+    options = on_both_sockets(tmp_path)
     level = logging.getLogger("neli_router").level
     try:
         with running(configured(tmp_path), options, reload=reload) as agent:

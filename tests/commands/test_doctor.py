@@ -28,14 +28,13 @@ from neli_router.commands.measurements import (
     measure_trips,
     percentile,
 )
-from neli_router.config.agent_options import AgentOptions
 from neli_router.config.protocols import Induction
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.drivers.open import open_ledger
-from tests.support.agents.running import STEADY, TOKEN, Running, configured, running
+from tests.support.agents.running import STEADY, TOKEN, Running, configured, on_both_sockets, running
 from tests.support.commands import neli
 from tests.support.servers.process import free_port
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 
 @pytest.fixture(autouse=True)
@@ -193,10 +192,8 @@ def answering(path: Path, *answers: bytes, mode: int = 0o600) -> Iterator[None]:
                     client.sendall(answer)
             listener.close()  # A client that asks again is refused, and need not wait.
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield
-        thread.join()
+        with beside(serve):
+            yield
 
 
 HEALTHY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -239,8 +236,7 @@ def test_a_socket_that_was_left_over_and_a_file_in_its_place_are_told_apart(tmp_
 @pytest.fixture(name="agent", scope="module")
 def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("agent")
-    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(folder, lease=STEADY), options) as agent:
+    with running(configured(folder, lease=STEADY), on_both_sockets(folder)) as agent:
         agent.await_ready()
         yield agent
 

@@ -14,7 +14,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
 from tests.support.forking import fork, in_child, raised_by
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn about this.
 
@@ -119,13 +119,6 @@ def test_a_fork_while_other_threads_hold_the_members_locks_does_not_hang_the_chi
             with contextlib.suppress(LeaseLost, NotLeading), member.leading(0, timeout=PATIENCE):
                 pass
 
-    threads = [threading.Thread(target=busy) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(*[busy] * 3, end=over.set):
         for _ in range(8):
             assert ["Forked", "nothing"] == in_child(lambda: [raised_by(lambda: member.led), raised_by(member.close)])
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(PATIENCE)

@@ -56,7 +56,7 @@ os.environ.update(SETTINGS)
 
 from neli_router.agent import Client  # noqa: E402 - after the home is set, like all that follows.
 from neli_router.config.agent_options import AgentOptions  # noqa: E402
-from tests.support.agents.running import TOKEN, Running, configured, running  # noqa: E402
+from tests.support.agents.running import Running, configured, on_both_sockets, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
 from tests.support.servers.airflow import begin_with_migrated  # noqa: E402
 from tests.support.waiting import PATIENCE, until  # noqa: E402
@@ -115,10 +115,9 @@ def airflow_home() -> Path:
 def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """An agent that is alone in its group of eight partitions, so it leads them all. It serves both kinds of socket."""
     folder = tmp_path_factory.mktemp("agent")
-    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(folder, lease=LEASE_OF_ONE), options) as agent:
+    with running(configured(folder, lease=LEASE_OF_ONE), on_both_sockets(folder)) as agent:
         agent.await_ready()
-        with Client(f"unix:{options.socket}", timeout=PATIENCE) as client:
+        with Client(f"unix:{agent.options.socket}", timeout=PATIENCE) as client:
             until(lambda: client.lease(0) is not None, "the lead of the only agent")
         yield agent
 

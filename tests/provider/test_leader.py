@@ -40,7 +40,7 @@ from tests.provider.triggerer import triggerer
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE
 from tests.support.given import DagTest, spelled
-from tests.support.waiting import until, until_in_loop
+from tests.support.waiting import beside, until, until_in_loop
 
 pytestmark = pytest.mark.airflow
 
@@ -120,14 +120,12 @@ def meanwhile(act: Callable[[], object], *, after: str) -> Iterator[None]:
         if heard.wait(PATIENCE):
             act()
 
-    ear, thread = Ear(), threading.Thread(target=wait)
+    ear = Ear()
     logging.getLogger().addHandler(ear)
-    thread.start()
     try:
-        yield
+        with beside(wait, end=heard.set):
+            yield
     finally:
-        heard.set()
-        thread.join()
         logging.getLogger().removeHandler(ear)
 
 

@@ -38,7 +38,7 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer, Table
 from neli_router.router.watch import Change
 from tests.support.groups import LAYOUT, Flaky, Plights, flaky, genesis, join, log_of, refused_by, write
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 
 @pytest.fixture
@@ -98,17 +98,11 @@ def test_a_thread_that_looks_up_meets_only_owners_while_tables_come_and_go(log: 
         while not stop.is_set():
             names.update(owner(f"key-{i}").name for i in range(100))
 
-    threads = [threading.Thread(target=look_up) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    with router.watch() as watch:
+    with beside(*[look_up] * 3, end=stop.set), router.watch() as watch:
         for i in range(12):
             write(ledger, join(f"m{i}"), Leave(by=f"m{i - 1}" if i else "a"))
             while cast("Change", watch.take(PATIENCE)).after != Owner(f"m{i}", f"m{i}:1", 3, 1_000 + log.tip - 1):
                 pass
-    stop.set()
-    for thread in threads:
-        thread.join(PATIENCE)
     assert names <= {"a", *(f"m{i}" for i in range(12))}
     assert "m11" == router.owner("key").name
 

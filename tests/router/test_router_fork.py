@@ -18,7 +18,7 @@ from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from tests.support.forking import in_child, raised_by
 from tests.support.groups import LAYOUT, genesis, join, write
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, beside
 
 # From 3.12 on, Python warns about a fork in a process with threads, which is what these tests do.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -101,20 +101,15 @@ def test_locks_that_other_threads_held_do_not_stop_the_child(router: Router) -> 
 
     watch = router.watch()
     locks = [router.feed._changed, watch._changed]
-    threads = [threading.Thread(target=hold, args=(lock,)) for lock in locks]
-    for thread in threads:
-        thread.start()
-    held.wait()
 
     def child() -> str:
         said = [raised_by(lambda: router.owner("key")), raised_by(lambda: watch.take(0))]
         router.reopen()
         return " ".join([*said, router.owner("key").name, str(router.watch().take(0))])
 
-    assert "Forked Forked a None" == in_child(child)
-    release.set()
-    for thread in threads:
-        thread.join()
+    with beside(*(partial(hold, lock) for lock in locks), end=release.set):
+        held.wait()
+        assert "Forked Forked a None" == in_child(child)
 
 
 def test_the_watchdogs_lock_does_not_stop_the_child_and_it_watches_there(router: Router) -> None:
@@ -162,7 +157,6 @@ def test_an_async_router_reopens_in_the_childs_own_loop(path: Path) -> None:
 
 def in_thread(act: Callable[[], object]) -> object:
     answers: list[object] = []
-    thread = threading.Thread(target=lambda: answers.append(act()))
-    thread.start()
-    thread.join()
+    with beside(lambda: answers.append(act())):
+        pass
     return answers[0]

@@ -1,14 +1,16 @@
-"""Waiting for things that happen without a notification, with a time limit that only a broken test reaches."""
+"""Waiting for things that happen without a notification, with a time limit that only a broken test reaches; and work on
+other threads while a test goes on, which ends with it."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from neli_router.core.clock import host_clock
 
-__all__ = ["LOOK_EVERY", "PATIENCE", "until", "until_in_loop"]
+__all__ = ["LOOK_EVERY", "PATIENCE", "beside", "until", "until_in_loop"]
 
 PATIENCE = 180.0
 """Seconds for things that happen immediately, but take minutes if other programs use all cores."""
@@ -40,3 +42,17 @@ async def until_in_loop(holds: Callable[[], Answer]) -> Answer:
         assert host_clock() < give_up_at, f"it did not come true within {PATIENCE:g} s"
         await asyncio.sleep(LOOK_EVERY)
     return answer
+
+
+@contextmanager
+def beside(*works: Callable[[], object], end: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Inside, each of `works` runs on a thread of its own. After `end`, they are waited for."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        end()
+        for thread in threads:
+            thread.join(PATIENCE)

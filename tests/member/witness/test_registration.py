@@ -2,7 +2,6 @@
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -26,8 +25,8 @@ from neli_router.member.witness.base import OwnLife, Witness, life_of
 from neli_router.member.witness.registration import ANSWER_MAX, Registration, WitnessAsked, is_named_after
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.protocol import Notice
-from tests.support.agents.running import PATIENCE, STEADY, TOKEN, Running, configured, running
-from tests.support.waiting import until
+from tests.support.agents.running import PATIENCE, STEADY, TOKEN, Running, configured, on_both_sockets, running
+from tests.support.waiting import beside, until
 
 AGENT = "agent-of-the-host"
 
@@ -35,8 +34,7 @@ AGENT = "agent-of-the-host"
 @pytest.fixture(name="agent", scope="module")
 def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("agent")
-    options = AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
-    with running(configured(folder, AGENT, lease=STEADY), options) as agent:
+    with running(configured(folder, AGENT, lease=STEADY), on_both_sockets(folder)) as agent:
         yield agent
 
 
@@ -286,12 +284,9 @@ def test_what_is_no_agent_is_not_taken_for_one(tmp_path: Path, said: bytes) -> N
                 connection.recv(1)
                 connection.sendall(said)
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with closing(Asking(configured(tmp_path), str(tmp_path / "other.sock"))) as asking:
+        with beside(answer), closing(Asking(configured(tmp_path), str(tmp_path / "other.sock"))) as asking:
             asking.await_refusal()
             assert "" == asking.name
-        thread.join(PATIENCE)
 
 
 def test_an_agent_at_a_port_is_no_witness(tmp_path: Path) -> None:
@@ -327,13 +322,8 @@ def passing_on(place: Path, to: str) -> Iterator[None]:
                 while said := theirs.recv(65536):  # An answer's head may come before its body.
                     ours.sendall(said)
 
-        thread = threading.Thread(target=pass_on)
-        thread.start()
-        try:
+        with beside(pass_on, end=lambda: theirs.shutdown(socket.SHUT_RDWR)):
             yield
-        finally:
-            theirs.shutdown(socket.SHUT_RDWR)
-            thread.join(PATIENCE)
 
 
 def test_a_life_is_known_by_each_of_its_incarnations_and_shown_by_its_secret_alone() -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Events",
     "Running",
     "configured",
+    "on_both_sockets",
     "over_once_told",
     "over_unix",
     "paired",
@@ -59,6 +60,11 @@ def configured(folder: Path, name: str = "a", **options: Any) -> Config:
     ledger = f"sqlite://{folder}/ledger.db"
     chosen: dict[str, Any] = {"lease": LEASE, "layout": Layout(partitions=PARTITIONS), "drain_timeout": DRAIN}
     return Config.of({"ledger": ledger, "name": name, **chosen, **options})
+
+
+def on_both_sockets(folder: Path) -> AgentOptions:
+    """The options of an agent with a Unix socket in `folder`, and a port that wants TOKEN."""
+    return AgentOptions(socket=str(folder / "agent.sock"), listen="127.0.0.1:0", token=TOKEN)
 
 
 def over_unix(path: str | None, **options: Any) -> httpx.Client:

@@ -45,7 +45,7 @@ from neli_router.agent.wire import (
     WishAsked,
     WishView,
 )
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 __all__ = ["FOUNDED", "PATIENCE", "StandIn", "standing_in", "whenever"]
 
@@ -93,13 +93,8 @@ class StandIn:
             while not done.wait(RENEWED_EVERY):
                 self.say("renewed")
 
-        thread = threading.Thread(target=renew)
-        thread.start()
-        try:
+        with beside(renew, end=done.set):
             yield
-        finally:
-            done.set()
-            thread.join()
 
     def say(self, name: str, view: msgspec.Struct | None = None, *, why: str = "") -> None:
         """Send an event to every stream."""
@@ -243,12 +238,8 @@ def whenever(ready: Callable[[], object], then: Callable[[], object]) -> Iterato
         until(ready)
         then()
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
+    with beside(wait):
         yield
-    finally:
-        thread.join()
 
 
 _ALPHA = MemberView("alpha", "http://alpha:1", "", 100, "i1", 1, 0.0, 2.5, 0, False, 3, witness="agent")
