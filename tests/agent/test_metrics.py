@@ -1,6 +1,5 @@
 """The metrics: read back by Prometheus' own parser, and checked against its conventions."""
 
-import threading
 from collections import Counter, deque
 from dataclasses import replace
 from math import inf
@@ -18,7 +17,7 @@ from neli_router.drivers.peers.outlook import Outlook
 from neli_router.fence import tally
 from neli_router.protocols.electors.events import Led
 from tests.support.agents.running import Running
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 NORMAL = MetricsSnapshot(
     config=Config("memory://jobs"),
@@ -192,11 +191,8 @@ def test_delays_fall_into_buckets_that_add_up_and_are_counted_once_however_often
 def test_scrapes_at_once_count_each_delay_once() -> None:
     source = deque([0.01] * 4000)
     delays = Delays(source)
-    threads = [threading.Thread(target=delays.taken) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with beside(*[delays.taken] * 4):
+        pass
     buckets, total = delays.taken()
     assert ("+Inf", 4000.0) == buckets[-1]
     assert pytest.approx(40.0) == total

@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -278,10 +277,8 @@ def test_a_port_that_is_free_and_one_that_another_program_or_an_agent_holds_are_
         def hang_up() -> None:
             holder.accept()[0].close()
 
-        other = threading.Thread(target=hang_up)
-        other.start()
-        held = at_port(port)
-        other.join()
+        with beside(hang_up):
+            held = at_port(port)
         with monkeypatch.context() as brief:
             brief.setattr("neli_router.commands.doctor.ANSWER_MAX", 0.01)
             mute = at_port(port)

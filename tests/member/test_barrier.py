@@ -13,7 +13,7 @@ import pytest
 from neli_router.member.barrier import Barrier, Period, PeriodState
 from neli_router.member.runtime import Changed
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Standby, Stopped
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, beside
 
 
 class Stand:
@@ -187,19 +187,15 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
     barrier = Barrier(
         during, changed, clock=lambda: 0.0, release=lambda _: None, failed=lambda *_: None, lane_name="stand"
     )
-    threads = [threading.Thread(target=lane.run) for lane in barrier.lanes]
-    for thread in threads:
-        thread.start()
-    barrier.tell(Acquired({0: 5, 1: 5}))
-    with changed:
-        assert changed.wait_for(lambda: order == ["Acquired"], PATIENCE)
-    barrier.tell(Revoked({0: 5}))
-    barrier.tell(Acquired({2: 6}))
-    barrier.tell(Fenced({1: 5}, "silence"))
-    for lane in barrier.lanes:
-        lane.end()
-    for thread in threads:
-        thread.join(PATIENCE)
+    with beside(*(lane.run for lane in barrier.lanes)):
+        barrier.tell(Acquired({0: 5, 1: 5}))
+        with changed:
+            assert changed.wait_for(lambda: order == ["Acquired"], PATIENCE)
+        barrier.tell(Revoked({0: 5}))
+        barrier.tell(Acquired({2: 6}))
+        barrier.tell(Fenced({1: 5}, "silence"))
+        for lane in barrier.lanes:
+            lane.end()
     assert ["Acquired", "Fenced", "Revoked", "Acquired"] == order
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ from neli_router.drivers.open import open_ledger
 from neli_router.errors import Closed, LedgerTrimmed
 from tests.support.forking import in_child, raised_by
 from tests.support.processes.forked import Program
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 
 @dataclass(frozen=True)
@@ -385,12 +386,8 @@ def test_concurrent_threads_lose_and_double_nothing(place: Place) -> None:
             ledger.append([payload], lasting=False)
         settle(ledger, count)
 
-    threads = [threading.Thread(target=work, args=(f"writer {writer}:", place.open())) for writer in range(writers)]
-    for thread in threads:
-        thread.start()
-    entries = take(reader, writers * count)
-    for thread in threads:
-        thread.join()
+    with beside(*(partial(work, f"writer {writer}:", place.open()) for writer in range(writers))):
+        entries = take(reader, writers * count)
     require_each_once_and_in_its_writers_order(entries, writers, count)
     assert [] == reader.read(0)
 

@@ -8,7 +8,6 @@ A loss must be noticed before anything new is handed over, whatever stands in it
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -35,7 +34,7 @@ from tests.support.asking import (
 )
 from tests.support.servers.postgresql import DURABLE, Postgresql, missing
 from tests.support.servers.redis import make_certificates
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 on_servers = pytest.mark.postgresql
 
@@ -456,11 +455,8 @@ def test_many_members_make_one_schema(own: Postgresql, opened: Open) -> None:
     def join() -> None:
         ledgers.extend(through_trouble(lambda: [opened(own.url("jobs"))]))  # On a busy machine, a lock takes long.
 
-    threads = [threading.Thread(target=join) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with beside(*[join] * 8):
+        pass
     assert 8 == len(ledgers)
     assert [(1,)] == own.ask("SELECT count(*)::int FROM neli.ledgers")
 
