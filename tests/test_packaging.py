@@ -80,6 +80,20 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile) -> None:
     assert (ROOT / "LICENSE").read_bytes() == wheel.read(f"{folder}/licenses/LICENSE")
 
 
+def test_every_entry_point_names_a_module_of_the_wheel_and_something_in_it(wheel: ZipFile) -> None:
+    folder = f"neli_router-{PROJECT['version']}.dist-info"
+    points = re.findall(r"^\S+ = ([\w.]+):?(\w*)$", wheel.read(f"{folder}/entry_points.txt").decode(), re.MULTILINE)
+    assert points
+    for module, name in points:
+        source = wheel.read(module.replace(".", "/") + ".py").decode()
+        assert not name or re.search(rf"^(?:def|class) {name}\b", source, re.MULTILINE), f"{module} has no {name}"
+
+
+def test_the_version_is_only_in_the_project_file() -> None:
+    sources = [path for package in ("airflow_provider", "neli_router") for path in (ROOT / package).rglob("*.py")]
+    assert [] == [path for path in sources if PROJECT["version"] in path.read_text(encoding="utf-8")]
+
+
 def test_the_runtime_requirements_are_what_the_project_asks_for_and_no_more_than_users_need() -> None:
     asked = {re.split(r"[<>=~!;\[ ]", dependency)[0] for dependency in PROJECT["dependencies"]}
     needed_by_rich = {"markdown-it-py", "mdurl", "pygments"}
