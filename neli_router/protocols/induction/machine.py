@@ -225,7 +225,7 @@ class InductionMachine:
         if not self._has_company:
             return self.tenure.settled
         older = self.state.holder(self.settings.name)
-        # No other member leads what is kept for me, so I take nothing from one that could lead it now.
+        # No other member leads what is kept for me, so it waits for nothing else.
         is_awaited = older is not None and older.incarnation in self.state.away
         return self.trial.passed_at if is_awaited else max(self.tenure.settled, self.trial.passed_at)
 
