@@ -68,7 +68,7 @@ def test_the_log_is_lines_for_people_or_objects_for_machines(monkeypatch: pytest
         monkeypatch.setattr(sys, "stderr", written[log_format])
         log_to_standard_error(AgentOptions("/run/a.sock", log_format=log_format))
         logger().info("agent.started", member="alice", led=3)
-        logger().debug("agent.detail")
+        logging.getLogger("neli_router").debug("agent.detail")
     assert written["console"].getvalue().endswith(" INFO    agent.started member=alice led=3\n")
     found = json.loads(written["json"].getvalue())
     assert ("info", "agent.started", "alice", 3) == tuple(found[key] for key in ("level", "event", "member", "led"))
