@@ -66,7 +66,7 @@ class Referee:
         self._graces: dict[str, float] = {}
         """The grace in the Join of each member that has one."""
         self._went: dict[str, State] = {}
-        """The state in which each went away."""
+        """The state in which each went away alone, when no partition was to move."""
         self._departed: list[str] = []
         self._prefix: list[bytes] = []
 
@@ -145,7 +145,9 @@ class Referee:
             if isinstance(record, Certify | Expire | Join) and incarnation not in before.away:
                 self._on_unseated(incarnation, record)
         for incarnation in going:
-            self._signs[incarnation], self._went[incarnation] = offset, after
+            self._signs[incarnation] = offset
+            if before.owners == before.targets and not gone:
+                self._went[incarnation] = after
             if not self._has_grace(before, record, incarnation):
                 self._object(f"{incarnation} keeps partitions though it has no grace after", offset, record)
         for incarnation in gone:
@@ -232,7 +234,7 @@ class Referee:
         return record.grace > 0 if isinstance(record, Leave) else incarnation in self._graces
 
     def _require_return(self, before: State, offset: int, record: Join, after: State, older: str) -> None:
-        """A member that comes back within its grace owns all that it had, if nothing else changed meanwhile."""
+        """A member that comes back within its grace owns all that it had, if nothing else changed."""
         went = self._went.pop(older, None)
         if went is None or before.targets != before.owners or before.seats[older].weight != record.weight:
             return
