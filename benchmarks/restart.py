@@ -51,7 +51,7 @@ from uuid import uuid4
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import BenchmarkOptions, Figures, option, switch
-from benchmarks._peers.ours import ROUNDS_PER_LEASE
+from benchmarks._peers.ours import ROUNDS_PER_LEASE, witness_of
 from benchmarks._places import LEDGERS, options_at, place
 from benchmarks.large import leaderless
 from neli_router.core.clock import host_clock
@@ -64,7 +64,6 @@ from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Expire, Leave, decode
 from neli_router.router.router import Router
 from neli_router.router.table import Table
-from tests.support.agents.processes import AgentProcess
 from tests.support.processes.ledger_copy import LedgerCopy
 from tests.support.servers import kafka as kafka_servers
 from tests.support.servers.kafka import Kafka
@@ -145,10 +144,7 @@ def _ours(there: str, kind: str, options: Options) -> Figures:
         ours = {"lease": options.lease, **options_at(there, "restart")}
         environment: dict[str, str] = {}
         if options.witness:
-            # A member that starts before the agent has no witness.
-            layout = {"partitions": options.partitions}
-            agent = AgentProcess("witness", Path(folder), "--weight", "0", layout=layout, **ours)
-            environment = stack.enter_context(agent).environment
+            environment = stack.enter_context(witness_of(Path(folder), options.partitions, ours)).environment
         ours |= {"pause": options.lease / ROUNDS_PER_LEASE, "grace": options.grace}
         ours["witness"] = "agent" if options.witness else "none"
         group = stack.enter_context(

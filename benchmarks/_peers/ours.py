@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from benchmarks._places import options_at
 from neli_router.drivers.ledgers.base import Entry, Ledger
@@ -28,7 +28,7 @@ from neli_router.router.router import Router
 from tests.support.agents.processes import AgentProcess
 from tests.support.processes.ledger_copy import LedgerCopy
 
-__all__ = ["Ours", "Sizes", "await_led_elsewhere", "balanced", "busy_cores", "patient_read", "takeover"]
+__all__ = ["Ours", "Sizes", "await_led_elsewhere", "balanced", "busy_cores", "patient_read", "takeover", "witness_of"]
 
 ROUNDS_PER_LEASE = 4
 """How often a worker checks its leases and acts; it acts immediately for what it acquires."""
@@ -50,6 +50,11 @@ class Sizes:
     """The place of the ledger; see `place`."""
 
 
+def witness_of(folder: Path, partitions: int, options: dict[str, Any]) -> AgentProcess:
+    """The host's agent. A member that starts before it has no witness."""
+    return AgentProcess("witness", folder, "--weight", "0", layout={"partitions": partitions}, **options)
+
+
 @contextmanager
 def balanced(lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> Iterator[tuple[ProcessGroup, LedgerCopy]]:
     """A group that shares everything evenly, and a copy of its ledger."""
@@ -57,10 +62,7 @@ def balanced(lease: float, sizes: Sizes, *, is_witnessed: bool = False) -> Itera
         options = {"ledger": f"sqlite://{folder}/ledger.db", "lease": lease, **options_at(sizes.there, "failover")}
         environment: dict[str, str] = {}
         if is_witnessed:
-            # A member that starts before the agent has no witness.
-            layout = {"partitions": sizes.partitions}
-            agent = AgentProcess("witness", Path(folder), "--weight", "0", layout=layout, **options)
-            environment = stack.enter_context(agent).environment
+            environment = stack.enter_context(witness_of(Path(folder), sizes.partitions, options)).environment
         options |= {"pause": lease / ROUNDS_PER_LEASE, "witness": "agent" if is_witnessed else "none"}
         group = stack.enter_context(
             ProcessGroup(Path(folder), partitions=sizes.partitions, environment=environment, **options)
