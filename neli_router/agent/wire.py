@@ -204,13 +204,15 @@ class ShareView(_View, frozen=True):
 
 
 class PartitionView(_View, frozen=True):
-    """`owner` and `target` are indexes into the list of members, or None."""
+    """`owner`, `target` and `standby` are indexes into the list of members, or None."""
 
     owner: int | None
     term: int
     target: int | None
     pinned: str | None = None
     load: float = 0.0
+    standby: int | None = None
+    """The member in another zone that gets the partition if its owner is lost; None in a group with one zone."""
 
 
 class TableView(_View, frozen=True):

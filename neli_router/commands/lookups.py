@@ -115,6 +115,7 @@ class PartitionLine(msgspec.Struct, frozen=True):
     target: str | UnsetType | None = UNSET
     pinned: str | UnsetType | None = UNSET
     load: float | UnsetType = UNSET
+    standby: str | UnsetType | None = UNSET
     why: str | UnsetType = UNSET
 
 
@@ -200,8 +201,9 @@ def table_command(agent: str | None, token_file: Path | None, ledger: str | None
     """Print the owner of each partition, and the next one.
 
     OWNER is `-` for a partition without an owner. TARGET is named only where it differs from the owner: the partition
-    is on its way there. A group without a broker has no targets, pins and loads. There, WHY says how the partition got
-    its leader, or why it has none, as far as the agent's member knows.
+    is on its way there. STANDBY is the member in another zone that gets the partition if its owner is lost. A group
+    without a broker has no targets, pins, loads and standbys. There, WHY says how the partition got its leader, or why
+    it has none, as far as the agent's member knows.
 
     \b
     Examples:
@@ -231,7 +233,16 @@ def table_command(agent: str | None, token_file: Path | None, ledger: str | None
         reasons = client.table().why if status.peers is not None else [""] * len(status.table.partitions)
     names = [member.name for member in status.members]
     lines = [
-        PartitionLine(number, _at(names, one.owner), one.term, _at(names, one.target), one.pinned, one.load, why)
+        PartitionLine(
+            number,
+            _at(names, one.owner),
+            one.term,
+            _at(names, one.target),
+            one.pinned,
+            one.load,
+            _at(names, one.standby),
+            why,
+        )
         for number, (one, why) in enumerate(zip(status.table.partitions, reasons, strict=True))
     ]
     if output == "json":
@@ -243,10 +254,11 @@ def table_command(agent: str | None, token_file: Path | None, ledger: str | None
         )
     else:
         rows = [
-            (one.partition, one.owner, one.term, one.target if one.target != one.owner else None, one.pinned, one.load)
+            (one.partition, one.owner, one.term, target, one.pinned, one.load, one.standby)
             for one in lines
+            for target in (one.target if one.target != one.owner else None,)
         ]
-        print_rows(["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"], rows)
+        print_rows(["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD", "STANDBY"], rows)
     _note_age(status.table.age)
     if status.why:
         click.echo(f"Note: {status.why}", err=True)

@@ -199,6 +199,11 @@ class GroupView:
         return self._places(self.state.targets)
 
     @property
+    def standbys(self) -> list[int | None]:
+        """For each partition, the index of the member that is to own it if its owner is lost, or None."""
+        return self._places(self.state.standbys or (None,) * len(self.state.owners))
+
+    @property
     def terms(self) -> Sequence[int]:
         return self.state.terms
 
@@ -300,7 +305,7 @@ class GroupView:
         """Whether both look the same to people, apart from leases and counts."""
         one, two = self.state, other.state
         # Compared by identity: the fold keeps what a record does not change, and a Beat changes none of these.
-        shown = ("seats", "owners", "targets", "pins", "drains", "weights", "loads")
+        shown = ("seats", "owners", "targets", "standbys", "pins", "drains", "weights", "loads")
         return all(getattr(one, part) is getattr(two, part) for part in shown)
 
     def _places(self, incarnations: Sequence[str | None]) -> list[int | None]:

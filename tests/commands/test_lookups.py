@@ -64,7 +64,7 @@ def test_an_endless_key_is_refused(place: StandIn) -> None:
 
 def test_the_table_and_the_members_are_printed_as_text_and_as_json(place: StandIn) -> None:
     heads, *rows = [line.split() for line in neli("table").stdout.splitlines()]
-    assert ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD"] == heads
+    assert ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD", "STANDBY"] == heads
     assert [["0", "alpha"], ["1", "-"]] == [row[:2] for row in rows]
     assert [(0, "alpha", 4), (1, None, 0)] == [
         (one["partition"], one["owner"], one["term"]) for one in printed("table")

@@ -2,9 +2,10 @@
 
 from hypothesis import given, settings
 
+from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Drain, Handover, Load, Pin, Record, Undrain, Unpin, Weigh
 from neli_router.status.group_view import GroupView
-from tests.support.records import Plot, folded, founded, handed_over, join, plots, story
+from tests.support.records import Plot, folded, founded, genesis, handed_over, join, plots, story
 
 LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
 
@@ -31,6 +32,14 @@ def test_wishes_move_what_they_must_and_what_keeps_the_balance() -> None:
     drained = GroupView(folded(Drain(by="x", name="alice"), state=PAIR))
     for wish in (Undrain(by="x", name="alice"), Weigh(by="x", name="alice", weight=0)):
         assert [] == drained.moves_by(wish)
+
+
+def test_the_standby_of_each_partition_is_shown_and_a_new_one_is_news() -> None:
+    assert [None, None, None, None] == GroupView(PAIR).standbys  # One zone: nobody stands by.
+    before = GroupView(folded(genesis(version=3), join("a", zone="x"), state=State()))
+    view = GroupView(folded(join("b", zone="y"), state=before.state))
+    assert [1 - (target or 0) for target in view.targets] == view.standbys
+    assert not view.looks_like(before)
 
 
 def balance_of(*records: Record, loads: dict[int, float] | None = None) -> tuple[float, float, float]:

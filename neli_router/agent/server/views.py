@@ -46,11 +46,13 @@ goes to every page once a second."""
 
 
 def table_view(group: GroupView, address: str, at: At, outlook: Outlook | None = None) -> wire.TableView:
-    """Owners, terms and targets, with the reasons that `outlook` knows."""
+    """Owners, terms, targets and standbys, with the reasons that `outlook` knows."""
     pins, loads = group.pins, group.loads
     partitions = [
-        wire.PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0))
-        for partition, (owner, term, target) in enumerate(zip(group.owners, group.terms, group.targets, strict=True))
+        wire.PartitionView(owner, term, target, pins.get(partition), loads.get(partition, 0.0), standby)
+        for partition, (owner, term, target, standby) in enumerate(
+            zip(group.owners, group.terms, group.targets, group.standbys, strict=True)
+        )
     ]
     why = [
         why_led(outlook, partition, None if one.owner is None else one.term)

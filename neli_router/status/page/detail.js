@@ -48,6 +48,7 @@ export class Detail {
     const name = (member) => (member === null ? null : this.status.members[member].name);
     const owner = name(partition.owner);
     const target = name(partition.target);
+    const standby = name(partition.standby ?? null);
     const since = this.history.since.get(place);
     const why = owner === null ? whyNobody(this.status) : "";
     const behind = Object.entries(this.status.behind ?? {}).filter(([, steps]) => place in steps)
@@ -55,7 +56,7 @@ export class Detail {
     // Rebuilt only if its text changes, or an open list would close under the pointer.
     const names = this.status.members.map((member) => member.name);
     const allowed = this.allowed && !borrows(this.status);
-    const key = JSON.stringify([place, partition, owner, target, since, why, behind, allowed, allowed && names]);
+    const key = JSON.stringify([place, partition, owner, target, standby, since, why, behind, allowed, allowed && names]);
     if (key === this.key) return undefined;
     this.key = key;
     const facts = [
@@ -64,6 +65,7 @@ export class Detail {
       ["Term", owner === null ? null : String(partition.term)],
       ["Since", owner === null ? null : since === undefined ? "before the events known" : clock(since)],
       ["Going to", target !== null && target !== owner ? this.member(target) : null],
+      ["Standby", standby === null ? null : this.member(standby)],
       ["Pinned to", partition.pinned],
       ["Load", partition.load ? amount(partition.load) : null],
       ["Behind", behind || null],
