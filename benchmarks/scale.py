@@ -54,7 +54,7 @@ from neli_router.hosts.leash import end_with_parent
 from neli_router.lab.processes.group import ProcessGroup
 from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold, fold_beats
 from neli_router.protocols.induction.records import Beat, Expire, Join, Snapshot, decode, encode
-from neli_router.protocols.induction.snapshots import restore, snapshot
+from neli_router.protocols.induction.snapshots import interval, restore, snapshot
 
 __all__ = ["Options", "feed", "run"]
 
@@ -65,6 +65,7 @@ WARM_UP_STEPS = 20
 
 FEED_EVERY = 0.005
 FEEDER = "import sys; from benchmarks.scale import feed; feed(*sys.argv[1:])"
+SNAPSHOT_EVERY = settings_of(1, 1, 1.0)[0].snapshot_every
 FILLER = b"{}"
 """No reader takes it for a record, but it has an offset."""
 
@@ -163,7 +164,7 @@ def _point(members: int, partitions: int, lease: float, seconds: float) -> Point
     decode_us = 1e6 * _processor(lambda: [decode(it) for it in payloads]) / len(payloads)
     image = encode(snapshot("benchmark", lone.machine.state))
     restore = _processor(lambda: restore_payload(image))
-    snapshots = records / records_between(members, partitions)
+    snapshots = records / interval(SNAPSHOT_EVERY, lone.machine.state)
     step_us = _step_us(lone, RECORDS_STEPPED)
     real = _real(members, partitions, lease, seconds) if members <= MEMBERS_MAX else {}
     return Point(
@@ -201,11 +202,6 @@ def restore_payload(payload: bytes) -> State:
     record = decode(payload)
     assert isinstance(record, Snapshot)
     return restore(record)
-
-
-def records_between(members: int, partitions: int) -> int:
-    """How many records lie between two snapshots of a group."""
-    return max(settings_of(1, 1, 1.0)[0].snapshot_every, partitions + 4 * members)
 
 
 def _real(members: int, partitions: int, lease: float, seconds: float) -> Figures:
@@ -328,7 +324,7 @@ def feed(address: str, member: str, period: str) -> None:
             places = (number % len(others) for number in range(sent, due))
             beats = [encode(beat_of(like, others[place], now, state)) for place in places if place not in silent]
             ledger.append(beats, lasting=False)
-            if state.at >= marked + records_between(len(state.seats), len(state.owners)):
+            if state.at >= marked + interval(SNAPSHOT_EVERY, state):
                 ledger.append([encode(snapshot("benchmark", state))])
                 marked = state.at
             sent = due

@@ -19,7 +19,7 @@ from neli_router.protocols.induction.digest import difference, digest_text
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import BATCHES, Image, Snapshot
 
-__all__ = ["Archive", "BadSnapshot", "restore", "snapshot"]
+__all__ = ["Archive", "BadSnapshot", "interval", "restore", "snapshot"]
 
 
 class BadSnapshot(ValueError):
@@ -96,6 +96,15 @@ def restore(record: Snapshot) -> State:
     return replace(state, digest=digest)
 
 
+def interval(every: int, state: State) -> int:
+    """How many records lie between two snapshots of the group: `every` at least.
+
+    A snapshot is as long as a Beat for each member and each four partitions; so at most a fifth of what is written are
+    snapshots.
+    """
+    return max(every, len(state.owners) + 4 * len(state.seats))
+
+
 class Archive:
     """Which snapshots the ledger holds, as one reader saw them, and when the next one is due."""
 
@@ -115,11 +124,10 @@ class Archive:
     def due(self, state: State, rank: int) -> bool:
         """Whether a member that has read up to `state` should write a snapshot; if so, remembers that it did.
 
-        One snapshot is enough, so each rank waits one interval longer than the rank below it. A snapshot is as long as
-        a Beat for each member and each four partitions; so at most a fifth of what is written are snapshots.
+        One snapshot is enough, so each rank waits one interval longer than the rank below it.
         """
         at = state.at
-        if at - self._marked_at < max(self._every, len(state.owners) + 4 * len(state.seats)) * (1 + rank):
+        if at - self._marked_at < interval(self._every, state) * (1 + rank):
             return False
         self._marked_at = at
         return True

@@ -158,26 +158,18 @@ class Tenure(Struct, frozen=True, kw_only=True):
             tenure = replace(tenure, busy={**tenure.busy, **busy})
         if isinstance(record, Join) and record.by in after.seats and record.by not in before.seats:
             tenure = replace(tenure, heard={**tenure.heard, record.by: now}, heard_at=now)
-            if record.by == self.incarnation:
-                tenure = tenure.joined(before, record)
+            if record.by == self.incarnation and self.exclusive:
+                tenure = replace(tenure, free=_free(before, record))
+            elif record.by == self.incarnation:
+                # My first Beat shows my predecessor that I know what I own, and it may read the Beat before I do. So I
+                # must act by then, on an equally good proof: my Join.
+                tenure = replace(tenure, sent=max(tenure.sent, tenure.asked))
         if before.seats is not after.seats or gone_away:
             heard = {q: now if q in gone_away else at for q, at in tenure.heard.items() if q in after.seats}
             tenure = replace(tenure, heard=heard)
         if not self.exclusive:
             tenure = replace(tenure, lingering=self._lingering(before, after))
         return tenure
-
-    def joined(self, before: State, record: Join) -> "Tenure":
-        """My Join was read."""
-        if not self.exclusive:
-            # My first Beat shows my predecessor that I know what I own, and it may read the Beat before I do. So I must
-            # act by then, on an equally good proof: my Join.
-            return replace(self, sent=max(self.sent, self.asked))
-        older = before.holder(record.name)
-        if older is None or older.incarnation not in before.clear:
-            return self
-        kept = _owned(before, older.incarnation)
-        return replace(self, free=frozenset(i for i in kept if before.began[i] < before.clear[older.incarnation]))
 
     def hear(self, beats: Sequence[Beat], after: State, now: float, *, forged: bool = False) -> "Tenure":
         """`read` for Beats in a row: after all of them, the fold was at `after`."""
@@ -207,6 +199,15 @@ class Tenure(Struct, frozen=True, kw_only=True):
             if after.owners[partition] != self.incarnation:
                 lingering[partition] = Linger(before.terms[partition], lost_at, until)
         return lingering
+
+
+def _free(before: State, record: Join) -> frozenset[int]:
+    """What the holder of the name owned without a wait: whoever takes the name with `record` owes none, either."""
+    older = before.holder(record.name)
+    if older is None or older.incarnation not in before.clear:
+        return frozenset()
+    clear = before.clear[older.incarnation]
+    return frozenset(i for i in _owned(before, older.incarnation) if before.began[i] < clear)
 
 
 def _owned(state: State, incarnation: str) -> Iterator[int]:
