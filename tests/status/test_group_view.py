@@ -35,7 +35,7 @@ def test_wishes_move_what_they_must_and_what_keeps_the_balance() -> None:
 
 
 def test_the_standby_of_each_partition_is_shown_and_a_new_one_is_news() -> None:
-    assert [None, None, None, None] == GroupView(PAIR).standbys  # One zone: nobody stands by.
+    assert [None, None, None, None] == GroupView(PAIR).standbys  # One zone: no member stands by.
     before = GroupView(folded(genesis(version=3), join("a", zone="x"), state=State()))
     view = GroupView(folded(join("b", zone="y"), state=before.state))
     assert [1 - (target or 0) for target in view.targets] == view.standbys

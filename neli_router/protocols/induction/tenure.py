@@ -202,7 +202,7 @@ class Tenure(Struct, frozen=True, kw_only=True):
 
 
 def _free(before: State, record: Join) -> frozenset[int]:
-    """What the holder of the name owned without a wait: whoever takes the name with `record` owes none, either."""
+    """Partitions that the name's holder owned without a wait. The process that takes the name owes none, either."""
     older = before.holder(record.name)
     if older is None or older.incarnation not in before.clear:
         return frozenset()
