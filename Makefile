@@ -4,12 +4,14 @@
 #     .make/core   what users get: `neli` and its runtime dependencies
 #     .make/test   the same, with drivers and what the core tests need: no Spark, no Airflow, no type checker
 #     .make/dev    everything
+#     .make/docs   what builds the documentation
 #     .make/spark-4.3, .make/airflow-3.1 ...   everything, with another Spark or Airflow
 #     .make/uv     the installer, which also compiles requirements/
 
 CORE := .make/core
 TEST := .make/test
 DEV := .make/dev
+DOCS := .make/docs
 UV := .make/uv
 SPARK := .make/spark-4.3
 
@@ -19,7 +21,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: airflow airflows bench chaos check clean demo explore fetch format goneli help jars kafka lock pipeline prove sparks test test-core
+.PHONY: airflow airflows bench chaos check clean demo docs explore fetch format goneli help jars kafka lock pipeline prove sparks test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,11 +55,14 @@ test-core: $(TEST)/ready ## The tests that need neither a server, Spark, Airflow
 prove: $(TEST)/ready ## Explore, simulate and mutate what has changed since it was proved (ALL=1 repeats everything)
 	$(TEST)/bin/python -m tests.proofs $(if $(ALL),--all)
 
-check: $(DEV)/ready ## Format, lint, types and which module may import which
+check: docs $(DEV)/ready ## Format, lint, types, which module may import which, and the pages' links
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/mypy
 	$(DEV)/bin/python -m pytest --quiet tests/test_architecture.py
+
+docs: $(DOCS)/ready ## The documentation as a site, in .make/site/html (a dead link is an error)
+	@$(DOCS)/bin/python -m docs.reference --site
 
 bench: fetch ## Every benchmark, one table each
 	$(DEV)/bin/python -m benchmarks --all
@@ -101,6 +106,7 @@ lock: $(UV)/ready ## Compile requirements/ from pyproject.toml again, to the lat
 	$(call compile,dev.txt,--upgrade pyproject.toml $(EXTRAS) --extra airflow --extra iceberg --extra messaging --extra spark --group dev)
 	$(call compile,test.txt,--constraint requirements/dev.txt pyproject.toml $(EXTRAS) --group test)
 	$(call compile,core.txt,--constraint requirements/dev.txt pyproject.toml)
+	$(call compile,docs.txt,--constraint requirements/dev.txt pyproject.toml --extra agent --group build --group docs)
 	$(call compile,build.txt,--constraint requirements/dev.txt --group build)
 	$(call compile,uv.txt,--upgrade --group uv)
 
@@ -115,6 +121,9 @@ $(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml $(UV)
 
 $(TEST)/ready: requirements/test.txt pyproject.toml $(UV)/ready
 	$(call environment,$(@D),-r requirements/test.txt)
+
+$(DOCS)/ready: requirements/docs.txt pyproject.toml $(UV)/ready
+	$(call environment,$(@D),-r requirements/docs.txt)
 
 $(DEV)/ready: requirements/dev.txt pyproject.toml $(UV)/ready
 	$(call environment,$(@D),-r requirements/dev.txt)

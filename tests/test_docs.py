@@ -34,6 +34,7 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import neli_router
+from docs import reference
 from neli_router import Config, Layout, Member, fence
 from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
@@ -55,7 +56,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-ADDRESS = re.compile(r"(?<![\w+])(?:kafka|postgresql|rediss?(?:\+\w+)?|sqlite):[^\s`\"')|]+")
+ADDRESS = re.compile(r"(?<![\w+])(?:kafka|postgresql|rediss?(?:\+\w+)?|sqlite):[^\s`\"');|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 PYTHON_BLOCKS = {
@@ -261,6 +262,25 @@ def test_no_code_hides_from_these_tests_and_every_link_leads_to_a_file(page: str
     assert [] == [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
 
 
+def test_the_reference_follows_the_declarations() -> None:
+    """`make docs` writes these pages again."""
+    assert [] == [name for name, text in reference.pages().items() if PAGES.get(f"docs/reference/{name}") != text]
+
+
+def test_the_reference_names_every_error_and_every_event_of_the_log_and_no_other() -> None:
+    def named(page: str) -> set[str]:
+        return set(re.findall(r"^\| `([\w.]+)` \|", PAGES[f"docs/reference/{page}.md"], flags=re.MULTILINE))
+
+    assert reference.errors() == named("errors")
+    logged, in_the_code = reference.events()
+    assert logged <= named("events") <= in_the_code
+
+
+def test_every_public_class_and_function_has_a_docstring() -> None:
+    assert set() == reference.undocumented()
+    assert len(reference.PUBLIC) == len({name for name in PAGES if name.startswith("docs/reference/python/")})
+
+
 def addresses(page: str) -> list[str]:
     """Ledger addresses on a page, without those that have [optional] parts or name only a server and its port."""
     return [found for found in ADDRESS.findall(PAGES[page]) if "[" not in found and not re.search(r"://[^/]+$", found)]
@@ -269,10 +289,11 @@ def addresses(page: str) -> list[str]:
 def test_every_address_of_a_ledger_is_one(tmp_path: Path) -> None:
     settings = tmp_path / "kafka.properties"
     settings.write_text("security.protocol=SASL_SSL\n", encoding="utf-8")
-    found = {page: addresses(page) for page in PAGES}
-    assert {"README.md", "docs/agent.md", "docs/kafka.md", "docs/redis.md"} <= {page for page in PAGES if found[page]}
-    for page in PAGES:
-        for address in found[page]:
+    whole = PAGES.keys() - {"docs/reference/commands.md"}  # A terminal's lines break an address.
+    found = {page: addresses(page) for page in sorted(whole)}
+    assert {"README.md", "docs/agent.md", "docs/kafka.md", "docs/redis.md"} <= {page for page in found if found[page]}
+    for page, ledgers in found.items():
+        for address in ledgers:
             assert [] == problems_of(address.replace("/etc/neli/kafka.properties", str(settings))), page
 
 

@@ -50,7 +50,7 @@ def take_sigterm_first(member: AsyncMember) -> None:
     """Let the member leave before the server closes its port."""
     end_server = signal.getsignal(signal.SIGTERM)
     assert callable(end_server), "uvicorn handles SIGTERM before the lifespan begins"
-    leaving = []
+    leaving: list[asyncio.Task[None]] = []
 
     async def leave() -> None:
         try:

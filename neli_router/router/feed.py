@@ -302,7 +302,7 @@ class Feed:
         self._changed.notify_all()
         if isinstance(now, NoTable) and now.plight in ALARMING:
             why = str(now.explain("a table was wanted"))
-            return Notice(f"router.{now.plight.name.lower()}", {"ledger": self.address, "why": why})
+            return Notice(ALARMING[now.plight], {"ledger": self.address, "why": why})
         if isinstance(now, Table) and isinstance(was, NoTable):
             WATCHDOG.nudge()  # The feed had no deadline before, and now has one.
             if was.plight in ALARMING:

@@ -59,8 +59,8 @@ NO_MEMBER = frozenset({Plight.UNFOUNDED, Plight.SILENT})
 OVER = frozenset({Plight.STOPPED, Plight.FORKED, Plight.CLOSED})
 """Only `reopen` heals these, and nothing heals the last."""
 
-ALARMING = frozenset({Plight.STALE, Plight.SILENT, Plight.STOPPED})
-"""These are logged: something is wrong that the program did not ask for."""
+ALARMING = {Plight.STALE: "router.stale", Plight.SILENT: "router.silent", Plight.STOPPED: "router.stopped"}
+"""Something is wrong that the program did not ask for: its name in the log."""
 
 ROWS_MAX = 2**16
 """The longest row of slots, for an M that is not a power of two. A longer row would not fit into any cache, and with
