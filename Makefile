@@ -4,7 +4,7 @@
 #     .make/core   what users get: `neli` and its runtime dependencies
 #     .make/test   the same, with drivers and what the core tests need: no Spark, no Airflow, no type checker
 #     .make/dev    everything
-#     .make/docs   what builds the documentation
+#     .make/docs, .make/release   what builds the documentation, and a release
 #     .make/spark-4.3, .make/airflow-3.1 ...   everything, with another Spark or Airflow
 #     .make/uv     the installer, which also compiles requirements/
 
@@ -12,6 +12,7 @@ CORE := .make/core
 TEST := .make/test
 DEV := .make/dev
 DOCS := .make/docs
+RELEASE := .make/release
 UV := .make/uv
 SPARK := .make/spark-4.3
 
@@ -21,7 +22,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: airflow airflows bench chaos check clean demo docs explore fetch format goneli help jars kafka lock pipeline prove sparks test test-core
+.PHONY: airflow airflows bench chaos check clean demo docs explore fetch format goneli help jars kafka lock pipeline prove release sparks test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +64,9 @@ check: docs $(DEV)/ready ## Format, lint, types, which module may import which, 
 
 docs: $(DOCS)/ready ## The documentation as a site, in .make/site/html (a dead link is an error)
 	@$(DOCS)/bin/python -m docs.reference --site
+
+release: $(RELEASE)/ready $(UV)/ready ## Build what a release uploads, check it, install it, and upload nothing
+	@.ci/release
 
 bench: fetch ## Every benchmark, one table each
 	$(DEV)/bin/python -m benchmarks --all
@@ -107,6 +111,7 @@ lock: $(UV)/ready ## Compile requirements/ from pyproject.toml again, to the lat
 	$(call compile,test.txt,--constraint requirements/dev.txt pyproject.toml $(EXTRAS) --group test)
 	$(call compile,core.txt,--constraint requirements/dev.txt pyproject.toml)
 	$(call compile,docs.txt,--constraint requirements/dev.txt pyproject.toml --extra agent --group build --group docs)
+	$(call compile,release.txt,--constraint requirements/dev.txt pyproject.toml --group release)
 	$(call compile,build.txt,--constraint requirements/dev.txt --group build)
 	$(call compile,uv.txt,--upgrade --group uv)
 
@@ -114,7 +119,7 @@ EXTRAS := --extra agent --extra columns --extra kafka --extra postgresql --extra
 
 clean: ## Remove the environments, caches and whatever was built
 	find airflow_provider benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -rf .make build dist neli-pipeline.html htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .cache .make build dist neli-pipeline.html htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml $(UV)/ready
 	$(call environment,$(@D),-r requirements/build.txt -r requirements/core.txt)
@@ -124,6 +129,9 @@ $(TEST)/ready: requirements/test.txt pyproject.toml $(UV)/ready
 
 $(DOCS)/ready: requirements/docs.txt pyproject.toml $(UV)/ready
 	$(call environment,$(@D),-r requirements/docs.txt)
+
+$(RELEASE)/ready: requirements/release.txt pyproject.toml $(UV)/ready
+	$(call environment,$(@D),-r requirements/release.txt)
 
 $(DEV)/ready: requirements/dev.txt pyproject.toml $(UV)/ready
 	$(call environment,$(@D),-r requirements/dev.txt)

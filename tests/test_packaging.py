@@ -105,7 +105,7 @@ def test_the_developers_test_with_the_versions_that_users_run() -> None:
     assert core == {name: dev.get(name) for name in core}
 
 
-@pytest.mark.parametrize("name", ["build.txt", "core.txt", "dev.txt", "docs.txt", "test.txt", "uv.txt"])
+@pytest.mark.parametrize("name", ["build.txt", "core.txt", "dev.txt", "docs.txt", "release.txt", "test.txt", "uv.txt"])
 def test_every_requirement_is_pinned_with_hashes_and_names_no_address(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     statements = [line for line in text.replace("\\\n", "").splitlines() if line and not line.lstrip().startswith("#")]
