@@ -206,7 +206,7 @@ def _begin(state: State, offset: int, record: Genesis) -> State:
     unowned, never = (None,) * record.layout.partitions, (0,) * record.layout.partitions
     return replace(
         state,
-        genesis=record,
+        genesis=replace(record, ext=UNSET),
         genesis_at=offset,
         version=record.version,
         base=record.base,

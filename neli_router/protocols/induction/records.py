@@ -13,7 +13,9 @@ A record is one line of JSON that a person can read: `kind` is its type, `v` is 
 `by` is the incarnation of the writer (or, for wishes, any name for the party that asked). All readers skip a record
 that cannot be decoded: it takes its offset and changes no state. So decoding is strict and depends on the bytes alone.
 Unknown fields are refused: a reader that ignored a meaningful field would compute a different table. The one exception
-is `ext`, a map with anything in it that no fold looks at: room for hints that a later release may add.
+is `ext`, a map with anything in it that no fold looks at and no state keeps: room for hints that a later release may
+add. It is nested EXT_DEPTH_MAX deep at most. How deep a decoder can read depends on the stack of its caller, and all
+readers must skip the same records.
 
 **Formats.** `v` is the oldest record format that can say it. In format 1, an Expire or a Handover is about one member
 or partition, and each Beat has a digest; in format 2 about any number, a Beat may have none or say what is clear, a
@@ -87,6 +89,12 @@ TEXT = (
 """No control characters, no line ends, nothing invisible and nothing that changes the writing direction: names appear
 in logs and on terminals. Spelled out, since `str.isprintable` differs between Python releases, and readers must not."""
 
+EXT_DEPTH_MAX = 32
+"""How deep an `ext` may be nested; the map itself is the first level."""
+
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_AS_SQUARE = bytes.maketrans(b"{}", b"[]")
+
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX, pattern=TEXT)]
 Text = Annotated[str, Meta(max_length=NAME_MAX, pattern=TEXT)]
 Time = Annotated[float, Meta(ge=-TIME_MAX, le=TIME_MAX)]
@@ -94,7 +102,7 @@ Offset = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 Base = Annotated[int, Meta(ge=0, le=BASE_MAX)]
 Version = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
 Place = Annotated[int, Meta(ge=-1, le=WHOLE_MAX)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 Weight = Annotated[int, Meta(ge=0, le=WEIGHT_MAX)]
 Grace = Annotated[float, Meta(ge=0, le=LEASE_MAX)]
 Amount = Annotated[float, Meta(ge=0, le=LOAD_MAX)]
@@ -364,11 +372,17 @@ def decode(payload: bytes) -> Record | None:
         return None
     try:
         line = _decoder.decode(payload)
+        if line.ext is not UNSET:
+            payload.decode()  # The decoder does not look into what it keeps raw.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # ValidationError is a DecodeError: to a fold, not JSON, not ours and not of this version are the same.
         return None
     if line.v < BATCHES and not _is_in_first_format(line):
         return None
+    if line.ext is not UNSET and not _is_shallow(payload):
+        return None
+    if isinstance(line, Snapshot) and line.state.genesis.ext is not UNSET:
+        return None  # No state has one, so no member wrote this.
     return line.read() if isinstance(line, _ExpireLine | _HandoverLine) else line
 
 
@@ -382,6 +396,16 @@ def _is_in_first_format(line: _Line) -> bool:
         later = image.graces, image.away, image.clear, image.standbys
         return line.ext is UNSET and all(field is UNSET for field in later)
     return line.ext is UNSET
+
+
+def _is_shallow(payload: bytes) -> bool:
+    """Whether each `ext` in `payload`, which is valid JSON, is nested EXT_DEPTH_MAX deep at most."""
+    # Backslashes and quotes occur only in strings, so every other part between two quotes is outside of them.
+    outside = b"".join(payload.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    brackets = outside.translate(_AS_SQUARE, _ALL_BUT_BRACKETS)
+    for _ in range(EXT_DEPTH_MAX + 1):
+        brackets = brackets.replace(b"[]", b"")  # This removes the innermost level everywhere.
+    return not brackets
 
 
 def snapshot_version(payload: bytes) -> int:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
@@ -232,6 +232,12 @@ def test_the_genesis_sets_what_never_changes_while_the_ledger_lives_and_what_sta
     state = folded(*before, genesis())
     assert replace(folded(genesis()), at=6, genesis_at=5) == replace(state, digest=folded(genesis()).digest)
     assert difference(State(), state) == state.digest
+
+
+def test_no_state_keeps_the_ext_of_a_genesis() -> None:
+    """Its bytes would be part of the digest, and of every snapshot."""
+    plain = genesis(version=3)
+    assert folded(plain) == folded(replace(plain, v=1, ext={"x": Raw(b"1")}))
 
 
 def test_a_beat_of_a_member_is_its_last_and_changes_nothing_else() -> None:

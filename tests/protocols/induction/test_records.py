@@ -133,6 +133,36 @@ def test_an_ext_may_hold_anything_and_counts_from_the_version_on_that_knows_it()
     assert decode(b'{"kind":"leave","by":"a1","v":2,"ext":["why"]}') is None
 
 
+@pytest.mark.parametrize("calls", [0, 400])
+def test_an_ext_is_nested_32_deep_at_most_however_much_stack_its_reader_has_left(calls: int) -> None:
+    def is_leave(value: bytes) -> bool:
+        return isinstance(decode(b'{"kind":"leave","by":"a1","v":2,"ext":{"x":1,"y":%s}}' % value), Leave)
+
+    def nested(levels: int, inner: bytes = b"") -> bytes:
+        return b'[{"a":' * (levels // 2) + b"[" * (levels % 2) + inner + b"]" * (levels % 2) + b"}]" * (levels // 2)
+
+    def asked_from_below(calls: int) -> list[bool]:
+        if calls:
+            return asked_from_below(calls - 1)
+        return [
+            is_leave(nested(31, rb'"[[\\\"[["')),
+            is_leave(nested(31, rb'"[","\\",[]')),
+            is_leave(nested(400, b"1")),
+            is_leave(nested(400, b"1") + b',"y":1'),
+        ]
+
+    assert [True, False, False, False] == asked_from_below(calls)
+
+
+def test_an_ext_is_utf_8_too_and_the_genesis_in_a_snapshot_has_none() -> None:
+    leave = b'{"kind":"leave","by":"a1","v":2,"ext":{"x":"%s"}}'
+    assert isinstance(decode(leave % "\u00e9".encode()), Leave)
+    assert [None, None] == [decode(leave % odd) for odd in (b"\xc0\x80", b"\xed\xa0\x80")]
+    taken = BYTES[KINDS.index("Snapshot")]
+    assert isinstance(decode(taken), Snapshot)
+    assert decode(taken.replace(b'"layout"', b'"ext":{},"layout"')) is None
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -193,7 +223,7 @@ LIMITS: dict[str, dict[str, list[tuple[object, object]]]] = {
     },
     "Beat": {
         "sent_at": [(TIME_MAX, 1.1 * TIME_MAX), (-TIME_MAX, -1.1 * TIME_MAX)],
-        "digest": [("0" * 16, "0" * 15), ("f" * 16, "g" * 16)],
+        "digest": [("0" * 16, "0" * 15), ("f" * 16, "g" * 16), ("f" * 16, "f" * 16 + "\n")],
     },
     "Upgrade": {"version": [(1, 0)]},
     "Load": {
