@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "drain": ("wishes", "drain_command", "Let a member own nothing."),
     "events": ("events", "events_command", "Print who joined, left or died, and what moved because of it."),
     "group": ("group", "group_command", "Delete a group that is no longer used."),
+    "ledger": ("ledger", "ledger_command", "Look into a ledger, copy it, found its group elsewhere."),
     "load": ("wishes", "load_command", "Let partitions count with the loads that were measured."),
     "members": ("lookups", "members_command", "Print the members of the group."),
     "owner": ("lookups", "owner_command", "Print which member owns each key."),
