@@ -241,7 +241,7 @@ def _entries(ledger: Ledger, start: int, tip: int) -> Iterator[Entry]:
 
 
 def _spelled(payload: bytes) -> dict[str, object]:
-    """A record as JSON, if its bytes are that; otherwise nobody can read it anyway."""
+    """A record as JSON, if its bytes are JSON; otherwise in base64."""
     try:
         if b"\n" not in payload and isinstance(msgspec.json.decode(payload), dict):
             return {"record": msgspec.Raw(payload)}
