@@ -22,10 +22,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 
+from neli_router.agent.openapi import ENDPOINTS, document
 from neli_router.agent.server.metrics import COUNTS
+from neli_router.agent.wire import STATUS_OF
 from neli_router.commands.cli import COMMANDS, main
 from neli_router.config.config import Config
 from neli_router.config.options import OPTIONS, Option
@@ -90,6 +93,17 @@ a ledger has no records. A group of peers has the metrics of peers as well.
 | metric | type | labels | what it is |
 | --- | --- | --- | --- |"""
 
+HTTP_INTRO = """# HTTP interface
+
+The agent answers at its Unix socket, and over TCP if `--listen` names an address. `GET /v1/openapi.json` has the same
+as an OpenAPI 3.1 document, with which other languages can make a client. A stream is a `text/event-stream`: its answer
+is the data of each event, and the names of its events follow.
+
+A request has exactly one of `key`, `key64` (URL-safe base64) and `partition`. `partitions` are such as `0,8-15`.
+
+| request | parameters or body | answer | what it does |
+| --- | --- | --- | --- |"""
+
 SECTIONS = {"": "The member", "layout": "The layout", "peers": "Peers", "agent": "The agent"}
 
 OF_PROTOCOLS = {one.name for kind in PROTOCOLS.values() for one in fields(kind)}
@@ -100,7 +114,7 @@ WHOLE |= {one.name: text_of(one) for one in fields(Config)}
 
 def pages() -> dict[str, str]:
     """Path below docs/reference -> text."""
-    made = {"options.md": _options(), "commands.md": _commands(), "metrics.md": _metrics()}
+    made = {"options.md": _options(), "commands.md": _commands(), "http.md": _http(), "metrics.md": _metrics()}
     return made | {f"python/{module}.md": _module(module) for module in PUBLIC}
 
 
@@ -210,6 +224,48 @@ def _families() -> Iterator[tuple[str, str, list[str], str]]:
 def _in_order(tree: ast.AST) -> list[ast.AST]:
     """An assignment comes before whatever uses it."""
     return sorted(ast.walk(tree), key=lambda node: (getattr(node, "lineno", 0), not isinstance(node, ast.Assign)))
+
+
+# HTTP
+
+
+def _http() -> str:
+    lines = [HTTP_INTRO]
+    for (method, path), one in ENDPOINTS.items():
+        asked = [f"`{name}`" for name in one.parameters or ()] + ([] if one.asked is None else [_type(one.asked)])
+        answer = _type(one.answer) + (f": {', '.join(f'`{name}`' for name in one.events)}" if one.events else "")
+        lines.append(f"| `{method} {path}` | {', '.join(asked)} | {answer} | {_cell(one.summary)} |")
+    lines += [
+        "",
+        "`Refusal` goes with these statuses: " + ", ".join(f"`{kind}` {code}" for kind, code in STATUS_OF.items()),
+    ]
+    lines[-1] += "; all others 503, which may pass without anybody's doing."
+    named = "|".join(document("")["components"]["schemas"])
+    for node in ast.parse((ROOT / "neli_router" / "agent" / "wire.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and re.fullmatch(named, node.name):
+            lines += _wired(node)
+    return "\n".join(lines) + "\n"
+
+
+def _wired(node: ast.ClassDef) -> Iterator[str]:
+    """A class of the wire: its docstring, and a row for each field."""
+    base = next((base.id for base in node.bases if isinstance(base, ast.Name) and base.id.endswith("View")), "_View")
+    own = "" if base == "_View" else f" The fields of {base} come first."
+    yield from ("", f"### {node.name}", "", _cell(ast.get_docstring(node) or "") + own, "")
+    yield from ("| field | type | default | |", "| --- | --- | --- | --- |")
+    for field, after in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            text = (
+                _literal(after.value) if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            )
+            default = "" if field.value is None else f"`{ast.unparse(field.value)}`"
+            yield f"| `{field.target.id}` | `{_cell(ast.unparse(field.annotation))}` | {default} | {_cell(text)} |"
+
+
+def _type(kind: Any) -> str:
+    if hasattr(kind, "__struct_fields__"):
+        return f"[{kind.__name__}](#{kind.__name__.lower()})"
+    return "text" if kind is str else "JSON"
 
 
 # Python

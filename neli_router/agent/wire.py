@@ -1,28 +1,10 @@
 """The wire: the requests of an agent's clients and its answers, as JSON over HTTP.
 
-    GET  /v1/owner?key=K | key64=B | partition=N OwnerView      key64 is URL-safe base64, for keys that are not text
-    POST /v1/owners           OwnersAsked        OwnersView
-    GET  /v1/leader[?...]                        LeaderView     its owner, this member, if it may act, the layout
-    GET  /v1/lease?...                           LeaseView      whether this host leads it now
-    GET  /v1/leadership?...&timeout=S            LeaseView      waits until it does, at most S seconds
-    GET  /v1/leadership/events?...               stream (LeaseView): waiting, acquired, renewed, revoked, fenced, ended
-    GET  /v1/share?partitions=0,8-15             ShareView      those of them that this host may act for now
-    GET  /v1/share/events?partitions=0,8-15      stream (ShareView): as for one, plus `more`
-    GET  /v1/watch[?...]                         a stream: owner (OwnerView), for each change
-    GET  /v1/table                               TableView
-    GET  /v1/members                             MembersView
-    GET  /v1/peers                               PeersView      a group without a broker: who answers, who leads
-    GET  /v1/moves?limit=N                       MovesView      one row per cause, source and target; newest last
-    GET  /v1/history?limit=N                     HistoryView    joins, ends, wishes, and what moved because of each
-    GET  /v1/history/events                      stream (EventView): event, for each one that is new or has grown
-    GET  /v1/status                              StatusView     all of it, for the page
-    GET  /v1/events                              a stream: status (StatusView) first, then changed (StatusView)
-    POST /v1/drain undrain pin unpin weigh       WishAsked      WishView; with `"preview": true` only what it would do
-    POST /v1/load             LoadAsked          LoadView       the same for loads, and how evenly they are spread
-    POST /v1/rebalance        RebalanceAsked     RebalanceView  moves leaders that are elected among peers
-    POST /v1/progress         ProgressAsked      ProgressView   a job's steps behind its input, for metrics and the page
-    POST /v1/witness          WitnessAsked       a stream: registered (WitnessView); `member/witness/registration.py`
-    GET  /health  /ready  /metrics               for process monitoring
+    GET /v1/owner?key=K  --> OwnerView       POST /v1/owners, OwnersAsked --> OwnersView
+    GET /v1/watch        --> a stream: `event: owner`, `data:` an OwnerView, for each change
+    any of them          --> Refusal, with a status of STATUS_OF
+
+`openapi.py` lists all endpoints. `key64` is URL-safe base64, for keys that are not text.
 
 A client that streams `leadership/events` *holds* the role from `acquired` on: the role is handed over only after the
 stream closes, or after `drain_timeout`. Text is a key, also one of digits.

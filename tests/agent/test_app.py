@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import jsonschema
 import msgspec
 import pytest
 
 from neli_router import agent as agent_client
 from neli_router.agent import wire
+from neli_router.agent.openapi import ENDPOINTS
 from neli_router.agent.server.progress import KEPT, TABLES_MAX
 from neli_router.agent.wire import (
     KEY_MAX,
@@ -48,6 +50,25 @@ def refused(answer: httpx.Response) -> wire.Refusal:
 def get(agent: Running, path: str, view: type[View], **query: str) -> View:
     with agent.client() as client:
         return msgspec.json.decode(client.get(f"/v1/{path}", params=query).content, type=view)
+
+
+def test_the_document_describes_each_path_its_parameters_and_its_answers(agent: Running) -> None:
+    with agent.client() as client:
+        said = client.get("/v1/openapi.json").json()
+        paths = refused(client.get("/v1/nowhere")).remedy.removeprefix("there is ").split(", ")
+        assert {*said["paths"], "/v1/witness"} == set(paths)
+        for (method, path), one in ENDPOINTS.items():
+            if one.parameters is not None:
+                told = refused(client.request(method, path, params={"no": "1"}, json={"no": 1})).remedy
+                assert told.endswith(f"There is {', '.join(sorted(one.parameters)) or 'none'}")
+            if method == "GET" and not one.events and one.answer is not str:
+                query = {"partition": "3"} if "partition" in (one.parameters or ()) else {}
+                answer = client.get(path, params=query)
+                if answer.status_code == 200:
+                    schema = said["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+                    jsonschema.validate(answer.json(), {**schema, "components": said["components"]})
+                else:
+                    assert ("/v1/peers", "BeyondProtocol") == (path, refused(answer).kind)
 
 
 def test_any_text_and_any_bytes_are_a_key_and_a_number_is_a_partition(agent: Running) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent import page, wire
+from neli_router.agent.openapi import document
 from neli_router.agent.owners import age_of
 from neli_router.agent.server import views
 from neli_router.agent.server.connections import event
@@ -95,6 +96,7 @@ class App:
             ("GET", "/v1/events"): Route(self._events),
             ("POST", "/v1/progress"): hub.progress.route,
             ("POST", "/v1/witness"): Route(lives.witness),
+            ("GET", "/v1/openapi.json"): Route(self._openapi, None),
             ("GET", "/health"): Route(self._health, None),
             ("GET", "/ready"): Route(self._ready, None),
             ("GET", "/metrics"): Route(self._metrics, None),
@@ -302,6 +304,9 @@ class App:
             await channel.carry(request.send, look)
 
     # The process
+
+    async def _openapi(self, request: Request) -> None:
+        await answer(request.send, document(self._version))
 
     async def _health(self, request: Request) -> None:
         if self._member.closed:
