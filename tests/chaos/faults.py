@@ -17,16 +17,15 @@
                      island     it hears no other server; members may still reach it, and one of them reaches only it
                      fail over  kill -9, and its standby leads; a while later there is a new standby in its place
 
-A fault is drawn in two steps: the deck draws its kind, and this module its target and duration. A fault describes what
-it did, and how to undo that, which is called once.
+A fault is drawn in two steps: the deck draws its kind, and this module its target and duration.
 """
 
 import random
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tests.chaos.cluster import AGENT, LoneServer
+from tests.support.processes.storm import Fault
 
 if TYPE_CHECKING:
     from tests.chaos.storm import Storm
@@ -38,7 +37,6 @@ __all__ = [
     "SEVERAL",
     "STEPS",
     "WITNESS_FAULTS",
-    "Fault",
     "begin_leader_fault",
     "begin_member_fault",
     "begin_witness_fault",
@@ -60,15 +58,6 @@ STEPS = (-86_400, -3600, -10, 0, 10, 3600, 86_400)
 
 LEADER_SECONDS = (2.0, 6.0)
 """A broker's session is 1.5 s: most of the time this is long enough for another broker to lead."""
-
-
-class Fault(NamedTuple):
-    """It has begun, and ends after `seconds`, when everything in `undo` is called."""
-
-    kind: str
-    whom: str
-    seconds: float
-    undo: Sequence[Callable[[], object]]
 
 
 def begin_member_fault(kind: str, name: str, target: "Storm", rng: random.Random) -> Fault:

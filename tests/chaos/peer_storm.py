@@ -32,8 +32,9 @@ from neli_router.lab.processes.group import ProcessGroup
 from neli_router.lab.referee import LifePhase
 from tests.chaos.bad_switch import BadSwitch
 from tests.chaos.clocks import BentClocks, WallClock
-from tests.chaos.faults import STEPS, Fault
-from tests.chaos.storm import ASK_EVERY, LATE_MAX, BaseStorm, led_from
+from tests.chaos.faults import STEPS
+from tests.chaos.storm import led_from
+from tests.support.processes.storm import BaseStorm, Fault
 from tests.support.servers.network import Network
 
 __all__ = ["PEER_FAULTS", "PeerStorm"]
@@ -53,6 +54,8 @@ long."""
 class PeerStorm(BaseStorm):
     """Turns a group upside down for some seconds, and then lets it be led again."""
 
+    PAUSES = (0.3, 2.0)
+
     def __init__(
         self,
         network: Network,
@@ -64,9 +67,10 @@ class PeerStorm(BaseStorm):
         clock: WallClock,
         bent: BentClocks,
     ) -> None:
-        super().__init__(group, network.hosts, lease=lease, seed=seed, clock=clock)
+        super().__init__(group, network.hosts, PEER_FAULTS, lease=lease, seed=seed)
         self.led_after: list[float] = []
         """Seconds until every partition was led, for each calm: all have started, and hear each other."""
+        self.clock, self._deck = clock, list[str]()
         self._network, self._switch, self._bent = network, switch, bent
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
@@ -75,31 +79,12 @@ class PeerStorm(BaseStorm):
         for name in self._names:
             self.start(name)
         led_from(self._group, host_clock())
-        self._began_at = host_clock()
-        end, deck, unmet = self._began_at + seconds, list[str](), set(PEER_FAULTS)
-        give_up_at, strike_at = end + LATE_MAX, self._began_at
-        try:
-            while (now := host_clock()) < give_up_at:
-                if now >= end:
-                    if not unmet and seen():
-                        break
-                    end = now + ASK_EVERY
-                if now >= strike_at and not deck:
-                    if self.injected:
-                        self._calm()
-                    deck = self._rng.sample(PEER_FAULTS, len(PEER_FAULTS))
-                if now >= strike_at:
-                    if self._strike(deck[-1]):
-                        unmet.discard(deck.pop())
-                    strike_at = now + self.lease * self._rng.uniform(0.3, 2.0)
-                self._look()
-        finally:
-            self._undo_all()
+        self._rage(seconds, seen)
         self._calm()
         self._group.leave()
 
     def _undo_all(self) -> None:
-        self._end_all()
+        super()._undo_all()
         self._network.heal()
         self._switch.heal()
 
@@ -127,7 +112,15 @@ class PeerStorm(BaseStorm):
         leaders = [name for name in names if self._present[name].life.held]
         return self._rng.choice(leaders if leaders and self._rng.random() < AIMED else names)
 
-    def _strike(self, kind: str) -> bool:
+    def _strike(self) -> None:
+        if not self._deck:
+            if self.injected:
+                self._calm()
+            self._deck = self._rng.sample(PEER_FAULTS, len(PEER_FAULTS))
+        if self._play(self._deck[-1]):
+            self._unmet.discard(self._deck.pop())
+
+    def _play(self, kind: str) -> bool:
         """Begin this fault, and schedule its end. Returns whether that was possible."""
         seconds = self.lease * self._rng.uniform(0.3, 3.0)
         if kind in PROCESS_FAULTS:

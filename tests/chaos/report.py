@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from neli_router.lab.referee import Verdict
-from tests.chaos.storm import Injected
+from tests.support.processes.storm import Injected
 
 __all__ = ["led_again", "seen", "table"]
 

@@ -7,20 +7,12 @@
     calm   all faults are undone together: what was stopped goes on, what was killed comes back, all links carry
 
 A server is struck only while all servers are well; until then its card waits. The agent of this host is the witness of
-some members, who are killed and not expired; the others die unseen. The seed fixes what is drawn. The result also
-depends on the machine, so a seed that failed is a good place to look, but not a guarantee.
-
-A process may end on its own while it cannot reach its ledger. Then another is started, like a supervisor would do, and
-the logs of all such processes are kept for the test to judge.
+some members, who are killed and not expired; the others die unseen.
 """
 
-import heapq
-import random
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from itertools import count
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
@@ -30,14 +22,14 @@ from tests.chaos.faults import (
     FAIL_OVER,
     LEADER_FAULTS,
     WITNESS_FAULTS,
-    Fault,
     begin_leader_fault,
     begin_member_fault,
     begin_witness_fault,
 )
 from tests.support.agents.processes import AgentProcess
+from tests.support.processes.storm import BaseStorm
 
-__all__ = ["BaseStorm", "Injected", "Storm", "led_from"]
+__all__ = ["Storm", "led_from"]
 
 UNSEEN = 2
 """How many of the members have no witness: only their leases reveal their deaths."""
@@ -46,74 +38,6 @@ NO_AGENT = "/nonexistent/agent.sock"
 
 OUT_MAX = 2
 """Out of five: others must be there, or nothing would ever be taken over."""
-
-LATE_MAX = 180.0
-"""Seconds by which a storm may last longer, until it has met every kind of fault: brokers that come back slowly hold up
-the cards that wait for them. The same limit holds until there was something to see."""
-
-ASK_EVERY = 2.0
-"""Seconds between two checks whether there was. Each check judges all notes."""
-
-LOOK_EVERY = 0.03
-"""Seconds between two looks at notes, and at what is due."""
-
-
-class Injected(NamedTuple):
-    """A fault after it has ended."""
-
-    kind: str
-    whom: str
-    at: float
-    """Seconds after the storm's beginning."""
-    seconds: float
-
-
-class BaseStorm:
-    """Faults that have begun, and their ends when their time is over."""
-
-    def __init__(self, group: ProcessGroup, names: Sequence[str], *, lease: float, seed: int, clock: WallClock) -> None:
-        self.clock, self.lease = clock, lease
-        self.injected: list[Injected] = []
-        self.ended: list[str] = []
-        """The log of each process that ended on its own."""
-        self._group, self._names = group, list(names)
-        self._rng = random.Random(seed)
-        self._present: dict[str, MemberProcess] = {}
-        self._out: set[str] = set()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()  # Two actions due at the same time run in the order they were drawn.
-        self._began_at = 0.0
-
-    def start(self, name: str) -> None:
-        raise NotImplementedError
-
-    def _end_later(self, fault: Fault, out: Collection[str]) -> None:
-        began_at = host_clock()
-        self._out.update(out)
-
-        def end() -> None:
-            for act in fault.undo:
-                act()
-            self._out.difference_update(out)
-            lasted = host_clock() - began_at
-            self.injected.append(Injected(fault.kind, fault.whom, began_at - self._began_at, lasted))
-
-        heapq.heappush(self._due, (began_at + fault.seconds, next(self._order), end))
-
-    def _end_all(self) -> None:
-        while self._due:
-            heapq.heappop(self._due)[2]()
-
-    def _look(self) -> None:
-        """Do what is due, read new notes, and restart processes that ended on their own."""
-        while self._due and self._due[0][0] <= host_clock():
-            heapq.heappop(self._due)[2]()
-        self._group.read_notes()
-        for name, process in self._present.items():
-            if name not in self._out and not process.is_running:
-                self.ended.append(f"{process.life.label} ended with {process.exit_code()}:\n{process.log}")
-                self.start(name)
-        time.sleep(LOOK_EVERY)
 
 
 class Storm(BaseStorm):
@@ -132,13 +56,12 @@ class Storm(BaseStorm):
         seed: int,
         clock: WallClock,
     ) -> None:
-        super().__init__(group, names, lease=lease, seed=seed, clock=clock)
-        self.cluster, self.agent = cluster, agent
+        super().__init__(group, names, kinds, lease=lease, seed=seed)
+        self.cluster, self.agent, self.clock = cluster, agent, clock
         self.led_after = self.balanced_after = 0.0
         """Seconds after the calm until every partition was led, and until all members shared them evenly."""
         self._kinds, self._called, self._clocked = list(kinds), called, self._names[0]
         self._deck: deque[str] = deque()
-        self._unmet = set(kinds)
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
         """Start the group, let things happen for `seconds`, and longer until it has `seen` something; then let it
@@ -147,23 +70,7 @@ class Storm(BaseStorm):
         for name in self._names:
             self.start(name)
         self._group.settle()
-        self._began_at = host_clock()
-        strike_at = self._began_at + self._pause()
-        end = self._began_at + seconds
-        give_up_at = end + LATE_MAX
-        try:
-            while (now := host_clock()) < give_up_at:
-                if now >= end:
-                    if not self._unmet and seen():
-                        break
-                    end = now + ASK_EVERY
-                if now >= strike_at:
-                    self._strike()
-                    strike_at = host_clock() + self._pause()
-                self._look()
-        finally:
-            self._end_all()
-            self.cluster.network.heal()  # The next test always needs all servers and a network.
+        self._rage(seconds, seen)
         self._recover()
         self.agent.await_member()
         self._group.leave()
@@ -180,8 +87,9 @@ class Storm(BaseStorm):
         options: dict[str, Any] = {"witness": "none"} if is_unseen else {}
         self._present[name] = self._group.start(name, prefix=prefix, environment=environment, **options)
 
-    def _pause(self) -> float:
-        return self.lease * self._rng.uniform(0.5, 2.5)
+    def _undo_all(self) -> None:
+        super()._undo_all()
+        self.cluster.network.heal()  # The next test always needs all servers and a network.
 
     def _strike(self) -> None:
         """Deal the first card that can be played."""

@@ -11,7 +11,7 @@ from neli_router.lab.referee import Life, Unled, judged
 from neli_router.status.notes import Acts
 from tests.chaos import report
 from tests.chaos.fenced import FencedWriter, writes_in
-from tests.chaos.storm import Injected
+from tests.support.processes.storm import Injected
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_gap_is_a_time_in_which_no_process_acted() -> None:
 
 
 def test_the_table_has_a_line_for_each_kind_of_fault() -> None:
-    faults = [Injected("stop", "m1", 0.0, 1.0), Injected("stop", "m2", 1.0, 3.0), Injected("dead", "k1", 2.0, 2.5)]
+    faults = [Injected("stop", "m1", 1.0), Injected("stop", "m2", 3.0), Injected("dead", "k1", 2.5)]
     assert [
         "fault      times   shortest    longest   whom",
         "dead           1     2.50 s     2.50 s   k1 x1",

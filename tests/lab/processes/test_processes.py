@@ -12,6 +12,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ import pytest
 
 from neli_router.commands.audit import acts_in
 from neli_router.lab.moves import History, history_of
-from neli_router.lab.processes.group import ProcessGroup
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.lab.processes.worker import EXIT_REPLACED
 from neli_router.lab.referee import Verdict
 from neli_router.protocols.induction.records import Certify, Expire
 from neli_router.status.audit import Audit
 from tests.support.audited import audited
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
-from tests.support.processes.chaos import Chaos
 from tests.support.processes.ledger_copy import LedgerCopy
+from tests.support.processes.storm import BaseStorm, Fault
 
 pytestmark = pytest.mark.process
 
@@ -36,6 +38,61 @@ PARTITIONS = 16
 PAUSE = LEASE / 20
 SECONDS = max(15.0, float(os.environ.get("NELI_TEST_SECONDS", "0")))
 AVAILABLE_SECONDS = 5.0
+
+OUT_MAX = 2
+"""Out of five: others must remain, or nothing would ever be taken over."""
+
+
+class Chaos(BaseStorm):
+    """
+    kill    kill -9; a while later a new process starts under its name, and must not take it for alive
+    stop    stands still, for less than a lease or for several, then continues
+    double  stands still, while a new process starts to replace it; then it continues, and there are two
+    """
+
+    def run(self, seconds: float, seen: Callable[[Verdict], object]) -> None:
+        """Start the group, and let things happen for `seconds`, or longer until the verdict has `seen` something. Then
+        let it settle and leave, which must succeed."""
+        for name in self._names:
+            self.start(name)
+        self._group.settle()
+        self._rage(seconds, lambda: seen(self._group.verdict()))
+        self._group.settle()
+        self._group.leave()
+
+    def start(self, name: str, *, replace: bool = False) -> None:
+        self._present[name] = self._group.start(name, replace=replace)
+
+    def lasted(self, kind: str) -> list[float]:
+        return [fault.seconds for fault in self.injected if fault.kind == kind]
+
+    def _strike(self) -> None:
+        if len(self._out) >= OUT_MAX:
+            return
+        name = self._rng.choice([name for name in self._names if name not in self._out])
+        (kind,) = self._rng.choices(["kill", "stop", "double"], [5, 4, 1])
+        process = self._present[name]
+        if kind == "double" and not process.life.held:
+            kind = "stop"  # If it never was a member, it may join after the newer process, and is then the newer.
+        if kind == "kill":
+            process.kill()
+            undo: Callable[[], object] = partial(self.start, name)
+        else:
+            process.stop()
+            undo = process.resume
+        if kind == "double":
+            self.start(name, replace=True)
+            undo = partial(self._let_two_live, process)
+        self._unmet.discard(kind)
+        self._end_later(Fault(kind, name, self.lease * self._rng.uniform(0.2, 4), [undo]), {name})
+
+    def _let_two_live(self, older: MemberProcess) -> None:
+        """The older process ends on its own: when the newer one joins, or now if it has joined already."""
+        older.resume()
+        label = older.life.label
+        self._group.wait_until(lambda: not older.is_running, f"{label} was to end, being replaced")
+        assert EXIT_REPLACED == older.exit_code(), f"{label} ended with\n{older.log}"
+
 
 Chaotic = Callable[[str, float, Callable[[Verdict], object]], tuple[Verdict, History, Chaos, Audit]]
 
@@ -48,12 +105,13 @@ def run(tmp_path: Path) -> Chaotic:
         say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
         options: dict[str, Any] = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
         with ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
-            chaos = Chaos(group, NAMES, lease=LEASE, seed=SEED)
+            chaos = Chaos(group, NAMES, ["kill", "stop"], lease=LEASE, seed=SEED)
             with LedgerCopy(group.ledger) as copy:
                 chaos.run(seconds, seen)
         acts, ends = list(acts_in(tmp_path)), {life.label: life.killed_at for life in group.lives}
         if guarantee == "available":  # For the audit a process lives until its certificate; the referee has killed it.
             acts = [replace(span, until=min(span.until, ends[span.process])) for span in acts]
+        assert [] == chaos.ended
         verdict, history = group.verdict(), history_of(copy.close())
         audit = audited(copy.entries, acts, one_clock=True)
         assert "broken" != audit.verdict, audit.findings
@@ -91,14 +149,14 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> No
     assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
 
     assert has_seen(verdict)
-    assert chaos.kills > 0
-    assert max(chaos.stops, default=0.0) > LEASE
+    kills, stops, doubles = map(chaos.lasted, ("kill", "stop", "double"))
+    assert max(stops) > LEASE
     assert history.departed_by(Expire), "a stopped process is only suspected"
     assert history.departed_by(Certify), "the others have seen a killed process end"
     say(
-        f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {chaos.kills} kills, "
-        f"{sum(stop > LEASE for stop in chaos.stops)} of {len(chaos.stops)} stops past the lease, "
-        f"{chaos.doubles} doubles of one name; {history.state.at} records"
+        f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {len(kills)} kills, "
+        f"{sum(stop > LEASE for stop in stops)} of {len(stops)} stops past the lease, "
+        f"{len(doubles)} doubles of one name; {history.state.at} records"
     )
 
 
