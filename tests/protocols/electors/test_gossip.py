@@ -1,6 +1,6 @@
 """Leader election by gossip: the text's rules, and what it leaves open.
 
-Each test plays a scene of `gossip_scenes` in virtual time. P is 10 s, and the interval is 1 s, unless the test says
+Each test plays a scene of `peer_scenes` in virtual time. P is 10 s, and the interval is 1 s, unless the test says
 otherwise. A scene fails if two members act at the same time, or if a term does not grow.
 """
 
@@ -29,7 +29,7 @@ from neli_router.protocols.gossip.machine import (
 )
 from neli_router.protocols.gossip.scuttlebutt import Rest
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
-from tests.protocols.electors.gossip_scenes import GossipScene, gossip_settings
+from tests.protocols.electors.peer_scenes import GossipScene, gossip_settings
 
 P = 10.0
 
@@ -74,7 +74,7 @@ def test_people_are_told_who_leads_and_why_one_leads_no_more() -> None:
         ("leader.missed", peers[high]),
         ("leader.found", peers[middle]),
         ("leader.missed", peers[middle]),
-    ] == [(name, peer) for place, name, peer in scene.notices if place == low]
+    ] == [(notice.event, notice.fields["peer"]) for notice in scene.events(low, Notice)]
 
 
 def test_a_living_leader_is_kept_though_a_higher_member_comes() -> None:
@@ -189,7 +189,7 @@ def test_a_favourite_that_is_heard_again_while_its_voters_are_frozen_stays_or_sa
     assert {leader} == {place for _, place, _ in scene.acts}
     scene.cut([leader], others)
     scene.run(scene.now + 2 * P)
-    fenced = [event for event in scene.told_to(leader) if isinstance(event, Fenced)]
+    fenced = [event for event in scene.events(leader) if isinstance(event, Fenced)]
     assert LAPSED == fenced[-1].reason
 
 
@@ -290,9 +290,6 @@ def test_a_paused_voter_does_not_take_its_own_deafness_for_others_death() -> Non
     assert (scene.by_uuid[-1], chosen_at) == (scene.members[voter].favourite, scene.members[voter]._favoured_at)
 
 
-# Liveness that the text leaves open
-
-
 # Ending in good order, and giving way
 
 
@@ -300,7 +297,7 @@ def test_a_leader_that_closes_is_followed_without_a_wait_also_by_those_who_hear_
     scene = settled()
     leader = scene.by_uuid[-1]
     scene.step(leader, Close())
-    kinds = [type(event) for event in scene.told_to(leader)]
+    kinds = [type(event) for event in scene.events(leader)]
     assert [Acquired, Revoked, Stopped] == kinds
     scene.kill(leader)
     assert scene.until_led(P) < 3
@@ -351,13 +348,13 @@ DRAIN, UNDRAIN = Prefer(dict.fromkeys(range(2), LEAST)), Prefer(None)
 def test_a_leader_that_is_drained_gives_way_when_its_program_has_finished_and_stays_out() -> None:
     scene = settled()
     leader = scene.by_uuid[-1]
-    scene.finishes = False
+    scene.busy.add(leader)
     scene.step(leader, DRAIN)
     scene.run(scene.now + P)
     assert [leader] == scene.acting
-    assert isinstance(scene.told_to(leader)[-1], Revoked)
+    assert isinstance(scene.events(leader)[-1], Revoked)
     assert (frozenset({0, 1}), True) == (scene.members[leader].shed, scene.members[leader].drained)
-    scene.finishes = True
+    scene.busy.clear()
     scene.step(leader, Released(dict(scene.members[leader].leading)))
     assert scene.until_led(P) < 5
     scene.run(scene.now + 10 * P)

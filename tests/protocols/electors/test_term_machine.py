@@ -1,9 +1,6 @@
 """Councils: the electors of all partitions of a few members, connected by a network that loses nothing."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
 from itertools import pairwise
-from math import inf
 from random import Random
 from typing import Any
 
@@ -18,7 +15,6 @@ from neli_router.protocols.electors.events import (
     Keep,
     Nominate,
     PeerEffect,
-    PeerInput,
     Prefer,
     Rebalance,
     Send,
@@ -28,11 +24,11 @@ from neli_router.protocols.electors.settings import TermSettings
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
 from neli_router.protocols.term.elector import CAUSES, Ceded, Heartbeat, Message, Proposal, Role, Support
 from neli_router.protocols.term.machine import Body, TermMachine, packed
+from tests.protocols.electors.peer_scenes import PeerScene
 
 BEAT = 0.1
 LEASE = 0.3
 DELAY = 0.002
-STEPS_MAX = 200_000
 
 
 def settings(me: int, *, size: int = 3, partitions: int = 6, **options: Any) -> TermSettings:
@@ -42,97 +38,35 @@ def settings(me: int, *, size: int = 3, partitions: int = 6, **options: Any) -> 
     return TermSettings(name=f"m{me}", layout=layout, peers=peers, me=me, **given)
 
 
-class Scene:
+class Scene(PeerScene):
     """Members whose programs finish immediately when asked, unless they are `busy`."""
 
     def __init__(self, *, size: int = 3, partitions: int = 6, **options: Any) -> None:
-        self.now = 0.0
         self.options: dict[str, Any] = {"size": size, "partitions": partitions, **options}
-        self.members: dict[int, TermMachine] = {}
-        self.disks = dict.fromkeys(range(size), b"")
-        self.told: dict[int, list[object]] = {i: [] for i in range(size)}
-        self.busy: set[int] = set()
-        self.away: set[int] = set()
-        """Members that are cut off from all others."""
-        self.sent: Counter[int] = Counter()
-        self._posts: list[tuple[float, int, int, PeerInput]] = []
-        self._count = 0
-        for i in range(size):
-            self.start(i)
+        super().__init__(TermMachine, {i: settings(i, **self.options) for i in range(size)})
 
-    def start(self, me: int, **others: Any) -> None:
-        made = settings(me, **{**self.options, **others})
-        self.members[me] = TermMachine(made, self.disks[me], self.now, rng=Random(f"{me} {self.now}"))
+    def lag(self) -> float:
+        return DELAY
 
-    def kill(self, me: int) -> None:
-        del self.members[me]
-
-    def post(self, to: int, event: PeerInput, *, after: float = 0.0) -> None:
-        self._count += 1
-        self._posts.append((self.now + after, self._count, to, event))
-
-    def run(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
-        end = self.now + seconds
-        for _ in range(STEPS_MAX):
-            if until():
-                return
-            post = min(self._posts, default=(inf, 0, 0, TICK), key=lambda one: one[:2])
-            due, who = min(((one.deadline, me) for me, one in self.members.items()), default=(inf, 0))
-            if min(post[0], due) > end:
-                self.now = end
-                return
-            if post[0] <= due:
-                self._posts.remove(post)
-                self.now, who, event = max(self.now, post[0]), post[2], post[3]
-            else:
-                self.now, event = max(self.now, due), TICK
-            if who in self.members:
-                self._carry_out(who, self.members[who].step(event, self.now))
-            self._require_one_owner()
-        raise AssertionError("the scene did not end")
+    def begin(self, me: int, **others: Any) -> None:
+        """Start it, in place of itself, with other settings."""
+        self.settings[me] = settings(me, **{**self.options, **others})
+        self.restart(me)
 
     def await_leaders(self, seconds: float = 60.0) -> None:
         partitions = self.options["partitions"]
-        self.run(seconds, until=lambda: len(self.led()) == partitions)
+        self.advance(seconds, until=lambda: len(self.led()) == partitions)
         assert partitions == len(self.led())
-
-    def forget(self) -> None:
-        """Drop all events so far."""
-        self.told = {me: [] for me in self.told}
 
     def led(self) -> dict[int, tuple[int, int]]:
         """Partition -> (member, term), as the programs believe."""
         return {i: (me, term) for me, one in self.members.items() for i, term in one.leading.items()}
 
     def shares(self) -> list[int]:
-        return [len(one.leading) for one in self.members.values()]
-
-    def events(self, me: int, kind: type) -> list[Any]:
-        return [one for one in self.told[me] if isinstance(one, kind)]
+        return [len(one.leading) for _, one in sorted(self.members.items())]
 
     def notices(self, me: int, event: str) -> list[Notice]:
         return [one for one in self.events(me, Notice) if one.event == event]
-
-    def _carry_out(self, me: int, effects: Iterable[PeerEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(to, body):
-                    assert len(body) <= BODY_MAX
-                    self.sent[me] += 1
-                    if not self.away & {me, to}:
-                        self.post(to, Heard(me, body), after=DELAY)
-                case Keep(memory):
-                    self.disks[me] = memory
-                case _:
-                    self.told[me].append(effect)
-                    if isinstance(effect, Revoked) and me not in self.busy:
-                        self.post(me, Released(effect.terms), after=DELAY)
-                    if isinstance(effect, Stopped):
-                        del self.members[me]
-
-    def _require_one_owner(self) -> None:
-        acting = Counter(i for one in self.members.values() for i in one.tenures(self.now))
-        assert {} == {i: count for i, count in acting.items() if count > 1}
 
 
 def elected(**options: Any) -> Scene:
@@ -144,7 +78,7 @@ def elected(**options: Any) -> Scene:
 def settled(**options: Any) -> Scene:
     """A scene whose leaders have led for a while."""
     scene = elected(**options)
-    scene.run(5.0)
+    scene.advance(5.0)
     return scene
 
 
@@ -155,12 +89,12 @@ def test_priorities_share_the_partitions_out_among_their_replicas_and_a_restart_
     assert [2, 2, 2] == scene.shares()
     before, disks = {i: term for i, (_, term) in scene.led().items()}, scene.disks
     scene.disks = dict.fromkeys(disks, b"")
-    scene.run(10 * BEAT)
+    scene.advance(10 * BEAT)
     assert [b""] * 3 == [*scene.disks.values()], "nothing is written while leaders stay"
     scene.disks = disks
     for me in range(3):
         scene.kill(me)
-    scene.run(1.0)
+    scene.advance(1.0)
     for me in range(3):
         scene.start(me)
     scene.await_leaders()
@@ -168,8 +102,8 @@ def test_priorities_share_the_partitions_out_among_their_replicas_and_a_restart_
     scene = elected(size=4, partitions=12, replicas=3)
     assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]
     assert [3, 3, 3, 3] == scene.shares()
-    scene.post(3, Nominate(3, (0,)))  # It is not a replica of this partition.
-    scene.run(1.0)
+    scene.step(3, Nominate(3, (0,)))  # It is not a replica of this partition.
+    scene.advance(1.0)
     assert [3, 3, 3, 3] == scene.shares()
     machine = TermMachine(settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
     assert ({}, False) == (machine.electors, machine.drained), "a replica of nothing is not drained"
@@ -177,9 +111,9 @@ def test_priorities_share_the_partitions_out_among_their_replicas_and_a_restart_
 
 def test_all_heartbeats_to_one_peer_are_sent_together_in_one_body_that_no_network_splits() -> None:
     scene = elected(partitions=64)
-    scene.run(5 * BEAT)
+    scene.advance(5 * BEAT)
     before = scene.sent.total()
-    scene.run(10 * BEAT)
+    scene.advance(10 * BEAT)
     # Each of three members sends heartbeats to two peers, and each is answered.
     assert 12 == (scene.sent.total() - before) / 10
     said: dict[Message, list[int]] = {Heartbeat(2**52 + i, 2**40): list(range(4096)) for i in range(40)}
@@ -196,21 +130,21 @@ def test_nothing_is_passed_to_a_preferred_member_that_closes_nor_by_one_that_clo
     scene.await_leaders()
     scene.start(0)
     scene.busy.add(0)
-    scene.run(0.5)
-    scene.post(0, Nominate(0, (1,)))
-    scene.run(0.1)
+    scene.advance(0.5)
+    scene.step(0, Nominate(0, (1,)))
+    scene.advance(0.1)
     assert 0 == scene.led()[1][0]
-    scene.post(0, Close())
-    scene.forget()
-    scene.run(4.0)
+    scene.step(0, Close())
+    scene.told.clear()
+    scene.advance(4.0)
     assert 0 == scene.led()[1][0]
     assert [] == scene.events(1, Revoked) + scene.events(2, Revoked)
     scene = elected()
-    scene.post(2, DRAIN)
-    scene.run(5.0)
+    scene.step(2, DRAIN)
+    scene.advance(5.0)
     assert [3, 3, 0] == scene.shares()
-    scene.post(0, Close())
-    scene.run(0.1)
+    scene.step(0, Close())
+    scene.advance(0.1)
     assert {1} == {me for me, _ in scene.led().values()}
     assert 6 == len(scene.led())
     assert [] == scene.events(2, Acquired)[2:]
@@ -220,13 +154,13 @@ def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_pe
     scene = settled(partitions=60)
     before = scene.led()
     counted = {me: scene.members[me].transitions.copy() for me in (1, 2)}
-    scene.forget()
+    scene.told.clear()
     scene.kill(0)
     scene.await_leaders()
     after = scene.led()
     assert all(after[i][1] > term for i, (me, term) in before.items() if me == 0)
     assert [30, 30] == scene.shares()  # The alternation of Zeebe's rule.
-    scene.run(1.0)  # Until each has heard the other's priorities.
+    scene.advance(1.0)  # Until each has heard the other's priorities.
     for me in (1, 2):
         (missed,) = scene.notices(me, "leader.missed")
         assert ("p0:1", 20) == (missed.fields["peer"], missed.fields["count"])
@@ -236,9 +170,9 @@ def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_pe
         assert 20 == transitions["follower", "leader_missed"] - counted[me]["follower", "leader_missed"]
         assert 10 == transitions["leader", "elected"] - counted[me]["leader", "elected"]
         assert 20 == scene.members[me].leader_changes
-    scene.run(1.0)
-    scene.post(1, Nominate(2, (0,)))
-    scene.run(1.0)
+    scene.advance(1.0)
+    scene.step(1, Nominate(2, (0,)))
+    scene.advance(1.0)
     for me in (1, 2):
         assert 1 == len(scene.notices(me, "leader.missed"))  # It is not reported again with later news.
 
@@ -267,16 +201,16 @@ def test_terms_that_grow_in_one_step_are_kept_before_anything_is_sent_also_those
 
 def test_a_member_that_closes_hands_over_at_once_without_trouble_and_cedes_nothing_to_another_that_closes() -> None:
     scene = settled()
-    scene.forget()
+    scene.told.clear()
     leaving = {i for i, (me, _) in scene.led().items() if me == 0}
     began = scene.now
-    scene.post(0, Close())
-    scene.run(30.0, until=lambda: set(scene.members) == {1, 2} and len(scene.led()) == 6)
+    scene.step(0, Close())
+    scene.advance(30.0, until=lambda: set(scene.members) == {1, 2} and len(scene.led()) == 6)
     assert scene.now - began < BEAT / 2
     assert [3, 3] == scene.shares()
-    assert [Stopped(None)] == scene.told[0][-1:]
+    assert [Stopped(None)] == scene.events(0)[-1:]
     assert [] == scene.events(0, Fenced)
-    scene.run(1.0)
+    scene.advance(1.0)
     for me in (1, 2):
         (ceded,) = scene.notices(me, "leader.ceded")
         assert ("p0:1", len(leaving)) == (ceded.fields["peer"], ceded.fields["count"])
@@ -288,11 +222,11 @@ def test_a_member_that_closes_hands_over_at_once_without_trouble_and_cedes_nothi
     # A peer that is ceded to and does not stand leaves the partition without a leader for a time-out.
     scene = settled()
     scene.busy.add(1)
-    scene.post(1, Close())
-    scene.run(1.0)
+    scene.step(1, Close())
+    scene.advance(1.0)
     began = scene.now
-    scene.post(0, Close())
-    scene.run(30.0, until=lambda: 4 == len(scene.members[2].leading))
+    scene.step(0, Close())
+    scene.advance(30.0, until=lambda: 4 == len(scene.members[2].leading))
     assert scene.now - began < BEAT / 2
     assert [2, 4] == scene.shares()
 
@@ -321,23 +255,22 @@ def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_la
 def test_a_peer_that_was_silent_for_two_heartbeats_is_still_an_heir_and_one_that_died_meanwhile_is_none() -> None:
     """Partition 0 goes to 1 before it goes to 2. One or two datagrams may be lost."""
     scene = settled()
-    silent = scene.members.pop(1)
-    scene.run(2 * BEAT)
-    scene.post(0, Close())
-    scene.run(1.5 * DELAY)
-    scene.members[1] = silent
-    scene.run(BEAT / 2)
+    scene.cut([1], [0, 2])
+    scene.advance(2 * BEAT)
+    scene.heal()
+    scene.step(0, Close())
+    scene.advance(BEAT / 2)
     assert [1, 2] == [scene.led()[i][0] for i in (0, 3)]
     scene = settled(policy="random", partitions=1)
     leader, term = scene.led()[0]
     scene.busy.add(leader)
     dead, heir = (i for i in range(3) if i != leader)
-    scene.post(leader, Nominate(dead))
-    scene.run(0.1)
+    scene.step(leader, Nominate(dead))
+    scene.advance(0.1)
     scene.kill(dead)
-    scene.run(1.0)
-    scene.post(leader, Released({0: term}))
-    scene.run(BEAT / 2)
+    scene.advance(1.0)
+    scene.step(leader, Released({0: term}))
+    scene.advance(BEAT / 2)
     assert heir == scene.led()[0][0]
 
 
@@ -348,28 +281,28 @@ def test_a_member_that_closes_keeps_what_it_leads_until_its_program_has_finished
     scene = settled()
     mine = dict(scene.members[0].leading)
     scene.busy.add(0)
-    scene.post(0, Close())
-    scene.run(1.0)
+    scene.step(0, Close())
+    scene.advance(1.0)
     assert mine == scene.members[0].leading
     before = scene.members[0].transitions.copy()
     scene.kill(1)
     scene.await_leaders()
     assert {2} == {me for i, (me, _) in scene.led().items() if i not in mine}
-    scene.run(1.0)
+    scene.advance(1.0)
     stood = scene.members[0].transitions - before
     assert {("follower", "leader_missed"), ("follower", "leader_found"), ("follower", "other_proposed")} >= set(stood)
     scene.start(1)
-    scene.post(0, Released(mine))
-    scene.run(1.0)
+    scene.step(0, Released(mine))
+    scene.advance(1.0)
     assert {1, 2} == set(scene.members)
     assert 6 == len(scene.led())
     scene = settled()
     scene.busy.add(0)
     scene.kill(1)
     elector = scene.members[0].electors[4]
-    scene.run(5.0, until=lambda: elector.role is Role.CANDIDATE)
-    scene.post(0, Close())
-    scene.run(BEAT)
+    scene.advance(5.0, until=lambda: elector.role is Role.CANDIDATE)
+    scene.step(0, Close())
+    scene.advance(BEAT)
     assert 1 <= scene.members[0].transitions["follower", "ceded"]
     assert 2 == scene.led()[4][0]
 
@@ -377,46 +310,46 @@ def test_a_member_that_closes_keeps_what_it_leads_until_its_program_has_finished
 def test_at_random_a_leader_stays_until_an_operator_names_another_which_without_a_leader_stands_at_once() -> None:
     scene = elected(policy="random", partitions=3)
     before = scene.led()
-    scene.run(5.0)
+    scene.advance(5.0)
     assert before == scene.led()
     leader = before[1][0]
     chosen, asked = (i for i in range(3) if i != leader)
-    scene.post(asked, Nominate(chosen, (1,)))  # It does not lead this partition, and passes the request on.
-    scene.run(1.0)
+    scene.step(asked, Nominate(chosen, (1,)))  # It does not lead this partition, and passes the request on.
+    scene.advance(1.0)
     assert chosen == scene.led()[1][0]
     assert [] == scene.events(leader, Fenced)
     scene = Scene()
-    scene.post(2, Nominate(2))
-    scene.run(BEAT / 2)
+    scene.step(2, Nominate(2))
+    scene.advance(BEAT / 2)
     assert {2} == {one.leader for one in scene.members[0].electors.values()}
 
 
 def test_an_operators_word_that_came_to_nothing_is_forgotten_and_what_it_brought_stays_until_it_is_rebalanced() -> None:
     scene = elected(partitions=1)
     assert 0 == scene.led()[0][0]
-    scene.away.add(1)
-    scene.run(3.0)
-    scene.post(1, Nominate(1))
-    scene.run(3.0)
-    scene.away.clear()
-    scene.run(10.0)
+    scene.cut([1], [0, 2])
+    scene.advance(3.0)
+    scene.step(1, Nominate(1))
+    scene.advance(3.0)
+    scene.heal()
+    scene.advance(10.0)
     assert 0 == scene.led()[0][0]
     scene.kill(0)
     scene.await_leaders()
     scene.start(0)
-    scene.run(15.0)
+    scene.advance(15.0)
     assert 0 == scene.led()[0][0]  # Its primary. A member that an operator named for it would keep it.
     scene = settled()
-    scene.post(0, Nominate(2))
-    scene.post(1, Nominate(2))
-    scene.run(10.0)
+    scene.step(0, Nominate(2))
+    scene.step(1, Nominate(2))
+    scene.advance(10.0)
     assert [0, 0, 6] == scene.shares()
     scene.kill(0)
-    scene.run(1.0)
-    scene.post(2, Rebalance())
-    scene.run(1.0)
+    scene.advance(1.0)
+    scene.step(2, Rebalance())
+    scene.advance(1.0)
     scene.start(0)
-    scene.run(10.0)
+    scene.advance(10.0)
     assert [2, 2, 2] == sorted(scene.shares())
 
 
@@ -425,20 +358,21 @@ def test_nothing_is_given_to_a_named_peer_that_does_not_live_and_what_a_program_
     leader = scene.led()[0][0]
     dead = (leader + 1) % 3
     scene.kill(dead)
-    scene.run(5.0)
+    scene.advance(5.0)
     before = scene.led()
-    scene.post(leader, Nominate(dead))
-    scene.run(5.0)
+    scene.step(leader, Nominate(dead))
+    scene.advance(5.0)
     assert (before, []) == (scene.led(), scene.events(leader, Revoked))
     # A request to the program cannot be taken back: `neli simulate --protocol priority --seed 0x37c`.
     scene = settled(policy="random", partitions=1, drain_timeout=0.5)
     leader = scene.led()[0][0]
     scene.busy.add(leader)
-    scene.post(leader, Nominate((leader + 1) % 3))
-    scene.post(leader, Nominate(leader), after=0.1)
-    scene.run(0.2)
+    scene.step(leader, Nominate((leader + 1) % 3))
+    scene.advance(0.1)
+    scene.step(leader, Nominate(leader))
+    scene.advance(0.1)
     assert (0,) == scene.members[leader].finishing
-    scene.run(1.0)
+    scene.advance(1.0)
     assert leader != scene.led()[0][0]
     assert 1 == len(scene.events(leader, Fenced))
 
@@ -447,23 +381,21 @@ def test_members_of_different_beats_stay_with_their_leader_and_one_of_another_le
     """A follower that counted only by its own beat would miss a leader that beats as slowly as its lease allows."""
     scene = Scene(partitions=1)
     for me, beat in ((0, LEASE / 3), (1, LEASE / 15), (2, LEASE / 15)):
-        scene.start(me, beat=beat)
+        scene.begin(me, beat=beat)
     scene.await_leaders()
-    scene.run(10.0)
+    scene.advance(10.0)
     before = scene.led()
-    scene.run(100.0)
+    scene.advance(100.0)
     assert before == scene.led()
     scene = elected()
-    scene.kill(0)
-    scene.start(0, lease=2 * LEASE)
-    scene.run(5.0)
+    scene.begin(0, lease=2 * LEASE)
+    scene.advance(5.0)
     assert [0, 3, 3] == [len(scene.members[me].leading) for me in range(3)]
     (notice,) = scene.notices(1, "peers.lease_differs")
     assert {"peer": "p0:1", "theirs": 2 * LEASE, "ours": LEASE} == notice.fields
     assert frozenset({0}) == scene.members[1].strangers
-    scene.kill(0)
-    scene.start(0)
-    scene.run(5.0)
+    scene.begin(0)
+    scene.advance(5.0)
     assert frozenset() == scene.members[1].strangers
 
 
@@ -472,7 +404,7 @@ def test_a_leader_is_missed_after_as_many_heartbeats_as_are_chosen() -> None:
     ((leader, _),) = scene.led().values()
     scene.kill(leader)
     killed_at, other = scene.now, next(iter(scene.members.values()))
-    scene.run(60.0, until=lambda: other.electors[0].leader is None)
+    scene.advance(60.0, until=lambda: other.electors[0].leader is None)
     assert 6 * BEAT < scene.now - killed_at <= 7 * BEAT + DELAY
     assert f"7 heartbeats of p{leader}:1 were missed" in str(other.leaders[0])
 
@@ -482,8 +414,8 @@ def test_a_word_for_a_peer_that_follows_or_for_one_that_does_not_vote_moves_noth
     """The peer that passed it on may have heard of no leader."""
     scene = settled(size=4, partitions=1, replicas=3)
     before = scene.led()
-    scene.post(asked, Heard(1, msgspec.msgpack.encode(Body(LEASE, False, [], [(0, named)]))))
-    scene.run(1.0)
+    scene.step(asked, Heard(1, msgspec.msgpack.encode(Body(LEASE, False, [], [(0, named)]))))
+    scene.advance(1.0)
     assert (before, []) == (scene.led(), scene.events(0, Revoked))
     assert [[], []] == [scene.members[0].step(Nominate(node), scene.now) for node in (-1, 4)]
 
@@ -495,77 +427,77 @@ DRAIN = Prefer(dict.fromkeys(range(6), LEAST))
 def test_a_drained_member_passes_everything_on_in_good_order_and_leads_while_no_other_can(policy: str) -> None:
     scene = elected(policy=policy)  # A drain does not wait until others have proved steady.
     leader = scene.led()[0][0]
-    scene.post(leader, DRAIN)
-    scene.run(BEAT / 2)
+    scene.step(leader, DRAIN)
+    scene.advance(BEAT / 2)
     assert (0, 6) == (scene.shares()[leader], len(scene.led()))
     assert (True, frozenset(range(6))) == (scene.members[leader].drained, scene.members[leader].shed)
-    scene.run(20.0)
+    scene.advance(20.0)
     assert 0 == scene.shares()[leader]
     assert [] == scene.events(leader, Fenced)
     if policy == "priority":
         assert [0, 3, 3] == scene.shares()
-        scene.post(0, Prefer(None))
-        scene.run(10.0)
+        scene.step(0, Prefer(None))
+        scene.advance(10.0)
         assert ([2, 2, 2], frozenset()) == (scene.shares(), scene.members[0].shed)
     scene = Scene(policy=policy, size=2, partitions=2)
-    scene.post(0, DRAIN)
+    scene.step(0, DRAIN)
     scene.await_leaders()
-    scene.run(5.0)
+    scene.advance(5.0)
     assert [0, 2] == scene.shares()
-    scene.post(1, DRAIN)  # Now both are drained, and still there must be a leader.
-    scene.run(10.0)
+    scene.step(1, DRAIN)  # Now both are drained, and still there must be a leader.
+    scene.advance(10.0)
     assert [0, 2] == scene.shares()
-    scene.post(0, Prefer(None))
-    scene.run(10.0)
+    scene.step(0, Prefer(None))
+    scene.advance(10.0)
     assert [2, 0] == scene.shares()
 
 
 def test_a_drain_is_kept_at_once_over_a_restart_of_all_and_a_drained_member_keeps_what_an_operator_names() -> None:
     scene = settled()
     before = scene.disks[0]
-    scene.post(0, DRAIN)
-    scene.run(DELAY / 2)  # No term has changed yet.
+    scene.step(0, DRAIN)
+    scene.advance(DELAY / 2)  # No term has changed yet.
     assert before != scene.disks[0]
-    scene.run(5.0)
+    scene.advance(5.0)
     for me in range(3):
         scene.kill(me)
     for me in range(3):
         scene.start(me)
     scene.await_leaders()
-    scene.run(10.0)
+    scene.advance(10.0)
     assert [0, 3, 3] == scene.shares()
-    scene.post(0, Prefer(None))
-    scene.run(1.0)
+    scene.step(0, Prefer(None))
+    scene.advance(1.0)
     scene.kill(0)
     scene.start(0)
-    scene.run(15.0)
+    scene.advance(15.0)
     assert [2, 2, 2] == scene.shares()
     # Like a pin, in a group that has a ledger.
     scene = elected()
-    scene.post(0, DRAIN)
-    scene.run(5.0)
+    scene.step(0, DRAIN)
+    scene.advance(5.0)
     for me in range(3):
-        scene.post(me, Nominate(0, (4,)))
-    scene.run(20.0)
+        scene.step(me, Nominate(0, (4,)))
+    scene.advance(20.0)
     assert [4] == [i for i, (me, _) in scene.led().items() if me == 0]
-    scene.post(0, DRAIN)
-    scene.run(5.0)
-    scene.post(0, Prefer(None))
-    scene.run(10.0)
+    scene.step(0, DRAIN)
+    scene.advance(5.0)
+    scene.step(0, Prefer(None))
+    scene.advance(10.0)
     assert [2, 2, 2] == scene.shares()
 
 
 def test_a_leader_that_was_paused_is_fenced_when_it_wakes_up_and_says_why() -> None:
     scene = settled()
-    scene.post(0, Nominate(0, (1,)))
-    scene.run(1.0)
-    scene.post(0, Nominate(1, (1,)))  # An older loss, for another reason.
-    scene.run(1.0)
-    asleep = scene.members.pop(0)
+    scene.step(0, Nominate(0, (1,)))
+    scene.advance(1.0)
+    scene.step(0, Nominate(1, (1,)))  # An older loss, for another reason.
+    scene.advance(1.0)
+    scene.pause(0)
     scene.await_leaders()
-    scene.run(1.0)
-    scene.members[0] = asleep
-    scene.run(0.1)
+    scene.advance(1.0)
+    scene.resume(0)
+    scene.advance(0.1)
     (fenced,) = scene.events(0, Fenced)
     assert (2, "for a lease, too few of the peers supported it") == (len(fenced.terms), fenced.reason)
 
@@ -625,12 +557,12 @@ def test_a_lease_is_shortened_by_one_restart_after_another_and_at_no_moment_two_
     scene = settled(lease=5.0)
     for me in (1, 2):
         scene.kill(me)
-        scene.start(me, lease=LEASE)
+        scene.begin(me, lease=LEASE)
     mine = dict(scene.members[0].leading)
-    scene.run(4.9)
+    scene.advance(4.9)
     assert mine == scene.members[0].leading  # It hears no peer, and its lease still runs.
     scene.kill(0)
-    scene.start(0, lease=LEASE)
+    scene.begin(0, lease=LEASE)
     scene.await_leaders()
-    scene.run(10.0)
+    scene.advance(10.0)
     assert [2, 2, 2] == scene.shares()

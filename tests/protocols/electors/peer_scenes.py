@@ -1,78 +1,70 @@
-"""A gossip group on stage: virtual time, drifting clocks, links that can be cut one way, pauses, kills and restarts.
+"""Peers on stage: virtual time, drifting clocks, links that can be cut one way, pauses, kills and restarts.
 
     scene = GossipScene(3)                members are places in the list; `scene.by_uuid` has the lowest first
-    scene.run(10.0)                       until that time
+    scene.run(10.0)                       until that time; `advance` for some seconds
     scene.cut([0], [1, 2])                both ways; `silence` for one way, `heal` for all
     scene.acts                            who came to act, when, and under which term
 
-After each step the scene checks which members act. It fails if two do, or if a term is not above all earlier acting
-terms.
+After each step the scene checks which members act. It fails if two do for one partition, or if a term is not above all
+earlier acting terms.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.electors.events import BODY_MAX, Heard, Keep, PeerInput, Send
 from neli_router.protocols.electors.settings import GossipSettings
 from neli_router.protocols.gossip.machine import GossipMachine, uuid_of
-from neli_router.protocols.protocol import TICK, Acquired, Event, Fenced, Notice, Released, Revoked, Stopped
+from neli_router.protocols.protocol import TICK, Acquired, Notice, Released, Stopped
 
-__all__ = ["GossipScene", "gossip_settings"]
+__all__ = ["GossipScene", "PeerScene", "gossip_settings"]
 
 LAYOUT = Layout(slots=16, partitions=2)
 STEPS_MAX = 200_000
 """Many times the steps of the longest scene: beyond them, a member asks for the same deadline again and again."""
 
 
-def gossip_settings(size: int = 3, me: int = 0, **options: Any) -> GossipSettings:
-    peers = tuple(f"10.0.0.{i}:7801" for i in range(size))
-    given = {"lease": 10.0, "beat": 1.0, "drift": 0.001, **options}
-    return GossipSettings(name=f"m{me}", layout=LAYOUT, peers=peers, me=me, **given)
-
-
-class GossipScene:
+class PeerScene:
     """All members of one group, by these settings. `rates` are the speeds of their clocks; `delay` is the longest delay
     of a message.
     """
 
     def __init__(
         self,
-        size: int = 3,
+        machine: Callable[..., Any],
+        settings: Mapping[int, Any],
         *,
-        machine: type[GossipMachine] = GossipMachine,
         seed: int = 1,
         delay: float = 0.01,
         rates: dict[int, float] | None = None,
-        settings: dict[int, GossipSettings] | None = None,
         asleep: Iterable[int] = (),
-        **options: Any,
     ) -> None:
         self.now = 0.0
-        self.settings = settings or {i: gossip_settings(size, i, **options) for i in range(size)}
-        self.by_uuid = sorted(range(size), key=lambda i: uuid_of(self.settings[i].peers[i]))
+        self.settings = dict(settings)
         self.rng = Random(seed)
-        self.members: dict[int, GossipMachine] = {}
+        self.members: dict[int, Any] = {}
         self.disks: dict[int, bytes] = {}
         self.acts: list[tuple[float, int, int]] = []
-        self.told: list[tuple[float, int, Event | Stopped]] = []
-        self.notices: list[tuple[int, str, object]] = []
-        """Notices: whose log, which event, and about which peer."""
+        self.told: list[tuple[int, Any]] = []
+        """What members have told their programs and operators."""
         self.silent: set[tuple[int, int]] = set()
+        self.sent: Counter[int] = Counter()
         self.most_forgot = False
         """Whether a majority lost their disks, and with them the highest term."""
-        self.finishes = True
-        """Whether programs release immediately what is revoked."""
+        self.busy: set[int] = set()
+        """Members whose programs do not release immediately what is revoked."""
         self._machine, self._delay, self._rates = machine, delay, rates or {}
         self._queue: list[tuple[float, int, int, int, bytes]] = []
         self._order = count()
-        self._lives: dict[int, int] = dict.fromkeys(range(size), 0)
+        self._lives: dict[int, int] = dict.fromkeys(settings, 0)
         self._paused: dict[int, list[tuple[int, bytes]]] = {}
-        self._highest = 0
-        for place in range(size):
+        self._highest: Counter[int] = Counter()
+        for place in settings:
             if place not in asleep:
                 self.start(place)
 
@@ -89,7 +81,7 @@ class GossipScene:
         self.step(place, TICK)
 
     def kill(self, place: int) -> None:
-        del self.members[place]
+        self.members.pop(place, None)
         self._lives[place] += 1
 
     def restart(self, place: int, *, remembers: bool = True) -> None:
@@ -105,6 +97,10 @@ class GossipScene:
         self.step(place, TICK)
 
     # Events for links
+
+    def lag(self) -> float:
+        """The delay of the next message."""
+        return self.rng.uniform(0, self._delay)
 
     def silence(self, sources: Iterable[int], targets: Iterable[int]) -> None:
         self.silent |= {(a, b) for a in sources for b in targets}
@@ -126,8 +122,10 @@ class GossipScene:
     def leader(self) -> int | None:
         return self.acting[0] if self.acting else None
 
-    def told_to(self, place: int) -> list[Event | Stopped]:
-        return [event for _, whom, event in self.told if whom == place]
+    def events(self, place: int, *kinds: type) -> list[Any]:
+        """What this member has told, without notices unless they are asked for."""
+        found = [event for whom, event in self.told if whom == place]
+        return [one for one in found if (isinstance(one, kinds) if kinds else not isinstance(one, Notice))]
 
     # The run
 
@@ -137,19 +135,21 @@ class GossipScene:
             match effect:
                 case Send(to, body):
                     assert len(body) <= BODY_MAX
+                    self.sent[place] += 1
                     if (place, to) not in self.silent:
-                        self.post(self.now + self.rng.uniform(0, self._delay), to, place, body)
+                        self.post(self.now + self.lag(), to, place, body)
                 case Keep(memory):
                     self.disks[place] = memory
-                case Notice(name, fields):
-                    self.notices.append((place, name, fields.get("peer")))
-                case Acquired() | Revoked() | Fenced() | Stopped():
-                    self.told.append((self.now, place, effect))
+                case _:
+                    self.told.append((place, effect))
                     if isinstance(effect, Acquired):
-                        self._began(place, max(effect.terms.values()))
-        if self.finishes and member.finishing:
+                        self._began(place, effect.terms)
+                    if isinstance(effect, Stopped):
+                        self.kill(place)
+        if place not in self.busy and member.finishing and place in self.members:
             self.step(place, Released({i: member.leading[i] for i in member.finishing}))
-        assert len(self.acting) <= 1, f"two act at {self.now}: {self.acting}"
+        acting = Counter(i for me, one in self.members.items() for i in one.tenures(self.clock(me)))
+        assert {} == {i: times for i, times in acting.items() if times > 1}, f"two act at {self.now}"
         if place in self.members and member.deadline < float("inf"):
             self.post(member.deadline, place, -1, b"")
 
@@ -160,10 +160,12 @@ class GossipScene:
             body = self._lives[to].to_bytes(4)
         heappush(self._queue, (at, next(self._order), to, sender, body))
 
-    def run(self, until: float) -> "GossipScene":
+    def run(self, end: float, *, until: Callable[[], bool] = lambda: False) -> Self:
         for _ in range(STEPS_MAX):
-            if not self._queue or self._queue[0][0] > until:
-                self.now = until
+            if until():
+                return self
+            if not self._queue or self._queue[0][0] > end:
+                self.now = end
                 return self
             at, _, to, sender, body = heappop(self._queue)
             self.now = max(self.now, at)
@@ -180,6 +182,9 @@ class GossipScene:
                 self.step(to, Heard(sender, body))
         raise AssertionError("too many steps")
 
+    def advance(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+        self.run(self.now + seconds, until=until)
+
     def until_led(self, bound: float) -> float:
         """Run until a member acts; return how long that took."""
         began = self.now
@@ -188,9 +193,32 @@ class GossipScene:
             self.run(self.now + 0.05)
         return self.now - began
 
-    def _began(self, place: int, term: int) -> None:
-        self.acts.append((self.now, place, term))
-        assert term > self._highest or self.most_forgot, (
-            f"{place} acts under {term} at {self.now}, after {self._highest}"
-        )
-        self._highest = term
+    def _began(self, place: int, terms: Mapping[int, int]) -> None:
+        self.acts.append((self.now, place, max(terms.values())))
+        for partition, term in terms.items():
+            assert term > self._highest[partition] or self.most_forgot, f"{place} acts under {terms} at {self.now}"
+            self._highest[partition] = term
+
+
+class GossipScene(PeerScene):
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        machine: type[GossipMachine] = GossipMachine,
+        settings: dict[int, GossipSettings] | None = None,
+        seed: int = 1,
+        delay: float = 0.01,
+        rates: dict[int, float] | None = None,
+        asleep: Iterable[int] = (),
+        **options: Any,
+    ) -> None:
+        settings = settings or {i: gossip_settings(size, i, **options) for i in range(size)}
+        self.by_uuid = sorted(range(size), key=lambda i: uuid_of(settings[i].peers[i]))
+        super().__init__(machine, settings, seed=seed, delay=delay, rates=rates, asleep=asleep)
+
+
+def gossip_settings(size: int = 3, me: int = 0, **options: Any) -> GossipSettings:
+    peers = tuple(f"10.0.0.{i}:7801" for i in range(size))
+    given = {"lease": 10.0, "beat": 1.0, "drift": 0.001, **options}
+    return GossipSettings(name=f"m{me}", layout=LAYOUT, peers=peers, me=me, **given)
