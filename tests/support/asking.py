@@ -10,16 +10,18 @@ from typing import TypeVar
 
 import pytest
 
-from neli_router.drivers.ledgers.base import Ledger
-from neli_router.errors import LedgerRewound, LedgerUnavailable
+from neli_router.drivers.ledgers.base import Entry, Ledger
+from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable
 from tests.support.waiting import PATIENCE, until
 
 __all__ = [
     "Open",
     "append_through_trouble",
     "collected",
+    "entries",
     "next_through_trouble",
     "rewinds",
+    "settled",
     "take",
     "through_trouble",
     "trouble_of",
@@ -54,17 +56,27 @@ def through_trouble(more: Callable[[], list[Found]]) -> list[Found]:
     return until(tried)
 
 
+def settled(ledger: Ledger, count: int) -> list[int]:
+    """The offsets of this handle's next `count` appends, once the ledger has acknowledged them."""
+    offsets = collected(ledger.acknowledged, count)
+    assert count == len(offsets)
+    return offsets
+
+
 def write(ledger: Ledger, *payloads: bytes) -> list[int]:
     ledger.append(payloads)
-    found = collected(ledger.acknowledged, len(payloads))
-    assert len(payloads) == len(found)
+    return settled(ledger, len(payloads))
+
+
+def entries(ledger: Ledger, count: int) -> list[Entry]:
+    """The next `count` entries, however many reads that takes."""
+    found = collected(lambda: ledger.read(0.5), count)
+    assert count == len(found)
     return found
 
 
 def take(ledger: Ledger, count: int) -> list[bytes]:
-    entries = collected(lambda: ledger.read(0.5), count)
-    assert count == len(entries)
-    return [entry.payload for entry in entries]
+    return [entry.payload for entry in entries(ledger, count)]
 
 
 def next_through_trouble(ledger: Ledger) -> bytes:
@@ -81,14 +93,17 @@ def append_through_trouble(ledger: Ledger, payload: bytes) -> int:
     return through_trouble(append)[0]
 
 
-def trouble_of(act: Callable[[], object], said: str = "") -> LedgerUnavailable:
+def trouble_of(
+    act: Callable[[], object], said: str = "", *, kind: type[LedgerError] = LedgerUnavailable
+) -> LedgerError:
     """The error that `act` raises sooner or later, with `said` in it."""
 
-    def trouble() -> list[LedgerUnavailable]:
-        try:
-            act()
-        except LedgerUnavailable as error:
-            return [error] if said in error.found else []
+    def trouble() -> list[LedgerError]:
+        with suppress(LedgerUnavailable):
+            try:
+                act()
+            except kind as error:
+                return [error] if said in error.found else []
         return []
 
     return until(trouble, said or "trouble")[0]

@@ -26,9 +26,10 @@ from neli_router.drivers.ledgers.base import READ_MAX, Entry, Ledger, Promise
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import Closed, LedgerTrimmed
+from tests.support.asking import entries, settled, write
 from tests.support.forking import in_child, raised_by
 from tests.support.processes.forked import Program
-from tests.support.waiting import PATIENCE, beside, until
+from tests.support.waiting import PATIENCE, beside
 
 
 @dataclass(frozen=True)
@@ -130,37 +131,8 @@ def place(driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
         handle.close()
 
 
-def settle(ledger: Ledger, count: int) -> list[int]:
-    """The offsets of this handle's next `count` appends, once the ledger has acknowledged them."""
-    offsets: list[int] = []
-    give_up_at = time.monotonic() + PATIENCE
-    while len(offsets) < count and time.monotonic() < give_up_at:
-        offsets += ledger.acknowledged() or []
-        time.sleep(0 if offsets else 0.001)
-    assert count == len(offsets)
-    return offsets
-
-
-def take(ledger: Ledger, count: int) -> list[Entry]:
-    """The next `count` entries, however many reads that takes."""
-    entries: list[Entry] = []
-
-    def has_all() -> bool:
-        entries.extend(ledger.read(1.0))
-        return len(entries) >= count
-
-    until(has_all)
-    assert count == len(entries)
-    return entries
-
-
-def payloads(entries: Iterable[Entry]) -> list[bytes]:
-    return [entry.payload for entry in entries]
-
-
-def write(ledger: Ledger, *payloads: bytes) -> list[int]:
-    ledger.append(payloads)
-    return settle(ledger, len(payloads))
+def payloads(found: Iterable[Entry]) -> list[bytes]:
+    return [entry.payload for entry in found]
 
 
 def numbered(count: int, name: str = "record") -> list[bytes]:
@@ -181,13 +153,13 @@ def test_what_is_appended_is_read_back_in_order_at_the_offsets_that_are_acknowle
     ledger = place.open()
     for number, payload in enumerate(numbered(20)):
         ledger.append([payload, b"and more"], lasting=number % 2 == 0)  # Records that need not last keep their order.
-    offsets = settle(ledger, 40)
+    offsets = settled(ledger, 40)
     assert [] == ledger.acknowledged()
-    entries = take(ledger, 40)
-    assert (numbered(20), offsets) == (payloads(entries[::2]), [entry.offset for entry in entries])
+    found = entries(ledger, 40)
+    assert (numbered(20), offsets) == (payloads(found[::2]), [entry.offset for entry in found])
     opaque = [b"", b"\x00", bytes(range(256)), "Schlüssel".encode(), bytes(2**20)]
     write(ledger, *opaque)
-    assert opaque == payloads(take(ledger, len(opaque)))
+    assert opaque == payloads(entries(ledger, len(opaque)))
 
 
 def test_two_writers_learn_of_their_own_appends_and_two_readers_see_the_same(place: Place) -> None:
@@ -197,16 +169,16 @@ def test_two_writers_learn_of_their_own_appends_and_two_readers_see_the_same(pla
         offsets += write(ledger, b"a", b"b")
         assert [] == other.acknowledged()
     assert sorted(set(offsets)) == offsets
-    assert take(one, 40) == take(two, 40)
+    assert entries(one, 40) == entries(two, 40)
 
 
 def test_one_read_returns_no_more_than_it_may(place: Place) -> None:
     writer, reader = place.open(), place.open()
     writer.append(numbered(READ_MAX + 5))
-    settle(writer, READ_MAX + 5)
+    settled(writer, READ_MAX + 5)
     first = reader.read(1.0)
     assert READ_MAX >= len(first)
-    assert numbered(READ_MAX + 5) == payloads(first + take(reader, READ_MAX + 5 - len(first)))
+    assert numbered(READ_MAX + 5) == payloads(first + entries(reader, READ_MAX + 5 - len(first)))
 
 
 def test_an_empty_read_means_at_the_tip(place: Place) -> None:
@@ -216,10 +188,10 @@ def test_an_empty_read_means_at_the_tip(place: Place) -> None:
     for payload in numbered(20):
         write(writer, payload)
         acknowledged_at = time.monotonic()
-        while not (entries := reader.read(0)):
+        while not (found := reader.read(0)):
             elapsed = time.monotonic() - acknowledged_at
             assert elapsed <= reader.age()
-        assert [payload] == payloads(entries)
+        assert [payload] == payloads(found)
         assert [] == reader.read(0)
 
 
@@ -229,9 +201,9 @@ def test_a_read_waits_for_what_is_appended_meanwhile(place: Place) -> None:
     assert [] == reader.read(0.01)  # It gives up when its time is over.
     appending = threading.Timer(0.05, writer.append, ([b"late"],))
     appending.start()
-    entries = reader.read(PATIENCE)
+    found = reader.read(PATIENCE)
     appending.join()
-    assert [b"late"] == payloads(entries)
+    assert [b"late"] == payloads(found)
 
 
 def test_a_wake_up_ends_one_read_also_one_that_comes_later(place: Place) -> None:
@@ -271,15 +243,15 @@ def test_a_new_handle_stands_at_the_start_and_a_seek_reads_on_from_there(place: 
     offsets = write(ledger, *numbered(5))
     late = place.open()
     assert offsets[0] == late.start()
-    everything = take(late, 5)
+    everything = entries(late, 5)
     assert numbered(5) == payloads(everything)
     for position, offset in enumerate(offsets):
         ledger.seek(offset)
-        assert everything[position:] == take(ledger, 5 - position)
+        assert everything[position:] == entries(ledger, 5 - position)
     late.seek(late.tip())
     assert [] == late.read(0)
     write(ledger, b"new")
-    assert [b"new"] == payloads(take(late, 1))
+    assert [b"new"] == payloads(entries(late, 1))
 
 
 @for_those(["memory", "sqlite"])
@@ -296,7 +268,7 @@ def test_trimming_keeps_what_it_must_and_a_position_below_the_start_is_an_error_
     """A fold that silently skipped records would differ from the fold of all other members."""
     ledger, behind = place.open(), place.open()
     offsets = write(ledger, *numbered(10))
-    everything = take(ledger, 10)
+    everything = entries(ledger, 10)
     ledger.trim(offsets[6])
     first = ledger.start()
     assert first <= offsets[6]
@@ -307,7 +279,7 @@ def test_trimming_keeps_what_it_must_and_a_position_below_the_start_is_an_error_
             with pytest.raises(LedgerTrimmed, match=said):
                 behind.read(timeout)
     behind.seek(first)
-    assert everything[offsets.index(first) :] == take(behind, 10 - offsets.index(first))
+    assert everything[offsets.index(first) :] == entries(behind, 10 - offsets.index(first))
     ledger.trim(ledger.tip())
     if ledger.start() == ledger.tip():  # Even if nothing is left.
         behind.seek(offsets[0])
@@ -320,12 +292,12 @@ def test_trimming_keeps_what_it_must_and_a_position_below_the_start_is_an_error_
 def test_a_reader_at_the_tip_does_not_notice_a_trim_and_one_above_it_spares_what_comes(place: Place) -> None:
     writer, reader = place.open(), place.open()
     write(writer, *numbered(10))
-    take(reader, 10)
+    entries(reader, 10)
     for beyond in (0, 1000):
         writer.trim(writer.tip() + beyond)
         assert [] == reader.read(0)
         write(writer, *numbered(3))
-        assert numbered(3) == payloads(take(reader, 3))
+        assert numbered(3) == payloads(entries(reader, 3))
 
 
 def test_an_offset_is_never_given_twice_and_the_tip_is_not_above_what_comes_next(place: Place) -> None:
@@ -351,7 +323,7 @@ def test_a_closed_handle_says_so_and_no_other_is_closed(place: Place) -> None:
         with pytest.raises(Closed):
             call()
     one.wake()  # As from a thread that has not learned of the close yet: no error.
-    assert [b"kept"] == payloads(take(two, 1))
+    assert [b"kept"] == payloads(entries(two, 1))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -365,15 +337,15 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(place: Place) -> None:
 
     assert ["LedgerUnusable"] * 4 + ["nothing"] * 2 == in_child(child)
     write(ledger, b"two")
-    assert [b"one", b"two"] == payloads(take(ledger, 2))
+    assert [b"one", b"two"] == payloads(entries(ledger, 2))
 
 
-def require_each_once_and_in_its_writers_order(entries: list[Entry], writers: int, count: int) -> None:
-    offsets = [entry.offset for entry in entries]
+def require_each_once_and_in_its_writers_order(found: list[Entry], writers: int, count: int) -> None:
+    offsets = [entry.offset for entry in found]
     assert sorted(set(offsets)) == offsets
     for writer in range(writers):
         name = f"writer {writer}:"
-        assert numbered(count, name) == [one for one in payloads(entries) if one.startswith(name.encode())]
+        assert numbered(count, name) == [one for one in payloads(found) if one.startswith(name.encode())]
 
 
 @for_those(["memory"])  # In the tests of the others, processes write.
@@ -384,11 +356,11 @@ def test_concurrent_threads_lose_and_double_nothing(place: Place) -> None:
     def work(name: str, ledger: Ledger) -> None:
         for payload in numbered(count, name):
             ledger.append([payload], lasting=False)
-        settle(ledger, count)
+        settled(ledger, count)
 
     with beside(*(partial(work, f"writer {writer}:", place.open()) for writer in range(writers))):
-        entries = take(reader, writers * count)
-    require_each_once_and_in_its_writers_order(entries, writers, count)
+        found = entries(reader, writers * count)
+    require_each_once_and_in_its_writers_order(found, writers, count)
     assert [] == reader.read(0)
 
 
@@ -419,10 +391,10 @@ def test_concurrent_processes_lose_and_double_nothing_and_what_they_wrote_surviv
             ending.enter_context(Program(place.opener + WRITER, f"writer {writer}:", str(count), folder=tmp_path))
             for writer in range(writers)
         ]
-        require_each_once_and_in_its_writers_order(take(reader, writers * count), writers, count)
+        require_each_once_and_in_its_writers_order(entries(reader, writers * count), writers, count)
         for process in processes:
             assert "done\n" == process.stdout.readline()
         reader.close()
         for process in processes:
             process.kill()
-    require_each_once_and_in_its_writers_order(take(place.open(), writers * count), writers, count)
+    require_each_once_and_in_its_writers_order(entries(place.open(), writers * count), writers, count)

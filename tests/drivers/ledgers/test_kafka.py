@@ -30,6 +30,7 @@ from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger
 from neli_router.drivers.ledgers.kafka.topic import delete_topic, once_known
 from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable, RecordTooLong
 from tests.conftest import require
+from tests.support.asking import collected, through_trouble, trouble_of
 from tests.support.servers.kafka import Kafka, missing
 from tests.support.waiting import PATIENCE, until
 
@@ -62,35 +63,15 @@ def delete(brokers: str, group: str) -> None:
 
 
 def take(ledger: KafkaLedger, count: int) -> list[Entry]:
-    """The next `count` entries, however many reads that takes, and whatever complaints come."""
-    entries: list[Entry] = []
-
-    def has_all() -> bool:
-        with suppress(LedgerUnavailable):
-            entries.extend(ledger.read(1.0))
-        return len(entries) >= count
-
-    if count:
-        until(has_all)
+    """The next `count` entries, whatever complaints come."""
+    entries = collected(lambda: through_trouble(lambda: ledger.read(1.0)), count)
     assert count == len(entries)
     return entries
 
 
 def complaint(ledger: KafkaLedger, kind: type[LedgerError] = LedgerUnavailable) -> LedgerError:
     """The complaint of a read, once it comes."""
-
-    def raised() -> LedgerError | None:
-        try:
-            ledger.read(0.1)
-        except kind as error:
-            return error
-        except LedgerUnavailable:
-            pass
-        return None
-
-    error = until(raised, f"a {kind.__name__}")
-    assert error is not None
-    return error
+    return trouble_of(lambda: ledger.read(0.1), kind=kind)
 
 
 def test_one_replica_may_lose_records_and_says_so_and_settings_pass_through(kafka: str) -> None:
@@ -282,14 +263,9 @@ def test_a_log_that_lost_its_tail_to_an_unclean_election_is_rewound_even_if_it_i
             with closing(opened(cluster.bootstrap, group)) as other:
                 other.append([b"instead"] * 20)
                 read: list[bytes] = []
-
-                def has_all() -> bool:
-                    with suppress(LedgerUnavailable):
-                        read.extend(entry.payload for entry in other.read(1.0))
-                    return read.count(b"instead") >= 20
-
-                until(has_all)
-                assert (20, 0) == (read.count(b"instead"), read.count(b"lost"))
+                while read.count(b"instead") < 20:
+                    read += [entry.payload for entry in through_trouble(lambda: other.read(1.0))]
+                assert 0 == read.count(b"lost")
             complaint(ledger, LedgerRewound)
 
 
