@@ -197,10 +197,3 @@ def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
         for lane in barrier.lanes:
             lane.end()
     assert ["Acquired", "Fenced", "Revoked", "Acquired"] == order
-
-
-@pytest.mark.parametrize("event", [Acquired({3: 7, 1: 6}), Revoked({3: 7, 1: 6}), Fenced({3: 7, 1: 6}, "x")])
-def test_events_name_their_partitions_in_order(event: Acquired | Revoked | Fenced) -> None:
-    assert ((1, 3), {1: 6, 3: 7}) == (event.partitions, event.terms)
-    assert f"{type(event).__name__}(2 partitions: 1,3)" == str(event)
-    assert ["Standby(1 partition: 7)", "Standby(0 partitions)"] == [str(Standby((7,))), str(Standby(()))]

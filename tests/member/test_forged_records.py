@@ -3,7 +3,7 @@
 A group of members reads such lines. If a member ended, or changed its incarnation, a line stopped or expired it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from neli_router.drivers.ledgers.memory import MemoryLedger
 from neli_router.member.member import Member
 from neli_router.protocols.induction.digest import difference
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
-from neli_router.protocols.induction.records import Beat, Drain, Join, Record, encode
+from neli_router.protocols.induction.records import Join, Record, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.testing import Group
 
@@ -39,39 +39,6 @@ def write(group: Group, lines: Sequence[Record | bytes]) -> None:
     now = group.now
     assert all(member.engine.membership.standing.until <= now + LEASE for member in members(group))
     group.advance(1.2 * LEASE)
-
-
-def in_each_name(group: Group, digest: str) -> list[Record | bytes]:
-    """A Beat in the name of each member, correct except for its digest."""
-    at = group["a"].state.at
-    return [Beat(by=member.incarnation, sent_at=group.now, at=at, digest=digest) for member in members(group)]
-
-
-# tests/protocols/induction/test_machine.py and test_trust.py have more of these, against a single machine.
-LINES: dict[str, Callable[[Group], Sequence[Record | bytes]]] = {
-    "a beat of a stranger with another digest": lambda group: [
-        Beat(by="nobody", sent_at=0.0, at=group["a"].state.at, digest="f" * 16)
-    ],
-    "a beat in each name with another digest": lambda group: in_each_name(group, "f" * 16),
-    "2,000 drains of strangers": lambda _: [Drain(by="op", name=f"nobody {i}") for i in range(2000)],
-    "5,000 lines of a kilobyte without a record": lambda _: [b"x" * 1024] * 5000,
-    "a name that is a command": lambda _: [encode(Drain(by="op", name="x")).replace(b'"x"', b'"\\u001b[2J"')],
-}
-
-
-@pytest.mark.parametrize("lines", LINES.values(), ids=LINES)
-def test_a_line_that_no_member_wrote_stops_nobody_and_lengthens_no_lease(
-    group: Group, lines: Callable[[Group], Sequence[Record | bytes]]
-) -> None:
-    state = group["a"].state
-    before, owners, terms = [member.incarnation for member in members(group)], state.owners, state.terms
-    write(group, lines(group))
-    state = group["a"].state
-    assert [None] * len(NAMES) == [member.error for member in members(group)]
-    assert (before, owners, terms) == ([member.incarnation for member in members(group)], state.owners, state.terms)
-    assert all(member.engine.membership.standing.until <= group.now + LEASE for member in members(group))
-    led = [partition for member in members(group) for partition in member.led]
-    assert list(range(8)) == sorted(led)
 
 
 def test_joins_of_nobody_stop_nobody_nor_one_that_starts_after_all_of_it(group: Group) -> None:

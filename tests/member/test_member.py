@@ -2,7 +2,6 @@
 
 import logging
 import pickle
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from neli_router import testing
-from neli_router.core.keyspace import Layout
 from neli_router.errors import (
     BadKey,
     Closed,
@@ -19,7 +17,6 @@ from neli_router.errors import (
     HandlerFailed,
     LeaseLost,
     LedgerUnavailable,
-    NameTaken,
     NotLeading,
     Replaced,
 )
@@ -387,26 +384,6 @@ def test_a_wish_that_no_member_could_read_is_refused(group: Group, wish: Callabl
         wish(group["a"].operator)
 
 
-def test_other_settings_than_the_groups_are_refused_with_both_spelled_out(group: Group) -> None:
-    with pytest.raises(GroupMismatch) as raised:
-        group.join("c", layout=Layout(), lease=2.0, guarantee="available")
-    assert (
-        "a group with this member's settings was wanted, but the ledger records others since its genesis: "
-        "slots=16384, partitions=256, tags=off against slots=16384, partitions=8, tags=off (unequal: partitions), "
-        "lease 2 s here and 1 s there, guarantee 'available' here and 'exclusive' there: "
-        "start with the ledger's settings, which never change while it lives, or use a new ledger"
-    ) == str(raised.value)
-
-
-def test_a_newcomer_gives_up_a_name_that_a_living_member_has(group: Group) -> None:
-    group.join("twin", name="a", address="host:2")
-    group.advance(3.0)
-    found = "a member that lives has it, and gave no address (incarnation "
-    with pytest.raises(NameTaken, match=re.escape(f"the name 'a' was wanted for this member, but {found}")):
-        group["twin"].wait()
-    assert (None, 4) == (group["a"].error, len(group["a"].led))
-
-
 def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -422,23 +399,6 @@ def test_a_newcomer_takes_a_name_from_a_living_member_if_it_is_told_to(
     assert {"a", "b"} == {peer.name for peer in group["twin"].router.members}
     assert (None, 4) == (group["twin"].error, len(group["twin"].led))
     assert any("member.replaces member=a name=a" in record.getMessage() for record in caplog.records)
-
-
-def test_available_members_go_on_until_their_successor_does() -> None:
-    def work() -> None:
-        with group["a"].leading(mine):
-            group["a"].operator.pin(mine, "b")
-            for _ in range(50):
-                leaders.append("".join(name for name in "ab" if group[name].lease(mine) is not None))
-                group.advance(0.01)
-
-    leaders: list[str] = []
-    with testing.group("a", "b", partitions=4, lease=1.0, guarantee="available") as group:
-        group.settle()
-        mine = one_of(group["a"])
-        with pytest.raises(LeaseLost, match="it was revoked, and its successor acts"):
-            work()
-        assert ("b", False) == (leaders[-1], "" in leaders)
 
 
 def test_no_key_stands_in_a_repr_or_an_error(group: Group) -> None:

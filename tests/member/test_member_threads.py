@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Entry, Ledger
-from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.memory import MemoryLog
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import (
     Closed,
@@ -37,54 +37,27 @@ from neli_router.member.membership import Lease
 from neli_router.member.runtime import Runtime
 from neli_router.protocols.induction.records import Beat, Leave, decode
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
+from tests.support.groups import Flaky, flaky
 from tests.support.waiting import PATIENCE, until
 
 
-class Flaky(Runtime):
-    """A runtime whose in-memory ledger can be made unreachable, or broken."""
+class Unsteady(Runtime):
+    """A runtime whose in-memory ledgers can be made unreachable, or broken."""
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         self.log = MemoryLog() if log is None else log
         self.problem: BaseException | None = None
-        self.opened: list[FlakyLedger] = []
+        self.opened: list[Flaky] = []
 
     def ledger(self, config: Config) -> Ledger:
         if self.problem is not None:
             raise self.problem
-        self.opened.append(FlakyLedger(self))
-        return self.opened[-1]
+        return flaky(self.log, self.opened)
 
-
-class FlakyLedger(MemoryLedger):
-    address = "flaky"
-
-    def __init__(self, runtime: Flaky) -> None:
-        super().__init__(runtime.log)
-        self._runtime, self.closed = runtime, False
-
-    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
-        self._require_whole()
-        super().append(payloads, lasting=lasting)
-
-    def read(self, timeout: float) -> list[Entry]:
-        self._require_whole()
-        return super().read(min(timeout, 0.02))
-
-    def start(self) -> int:
-        self._require_whole()
-        return super().start()
-
-    def tip(self) -> int:
-        self._require_whole()
-        return super().tip()
-
-    def close(self) -> None:
-        self.closed = True
-        super().close()
-
-    def _require_whole(self) -> None:
-        if self._runtime.problem is not None:
-            raise self._runtime.problem
+    def fail(self, problem: BaseException | None) -> None:
+        self.problem = problem
+        for ledger in self.opened:
+            ledger.failure = problem
 
 
 AWAY = LedgerUnavailable("the ledger was wanted", "it was taken away", "give it back")
@@ -185,7 +158,7 @@ def test_closing_waits_for_another_threads_block_and_with_a_timeout_fences_what_
 
 @pytest.mark.parametrize("when", [Acquired, Revoked, Fenced])
 def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
-    runtime = Flaky()
+    runtime = Unsteady()
 
     def close(event: Event) -> None:
         if isinstance(event, when):
@@ -195,14 +168,14 @@ def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
     member = Member(Config("memory://unused", name="a", lease=0.3), on_event=close, runtime=runtime)
     if when is not Acquired:
         assert member.pulse(PATIENCE)
-    with Member(Config("memory://unused", name="b", lease=0.3), runtime=Flaky(runtime.log)) as other:
+    with Member(Config("memory://unused", name="b", lease=0.3), runtime=Unsteady(runtime.log)) as other:
         if when is Fenced:
-            runtime.problem = AWAY
+            runtime.fail(AWAY)
             until(lambda: member.engine.membership.closing)
-            runtime.problem = None
+            runtime.fail(None)
         assert member.wait(timeout=PATIENCE)
         until(lambda: 256 == len(other.led))
-    assert [True] == [ledger.closed for ledger in runtime.opened]
+    assert [True] == [ledger.closed.is_set() for ledger in runtime.opened]
 
 
 def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[..., Config]) -> None:
@@ -246,21 +219,21 @@ def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_me
 
 
 def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.LogCaptureFixture) -> None:
-    runtime = Flaky()
-    runtime.problem = AWAY
+    runtime = Unsteady()
+    runtime.fail(AWAY)
     config = Config("memory://unused", lease=0.3)
     with caplog.at_level(logging.INFO), Member(config, wait=True, runtime=runtime) as member:
         with pytest.raises(NotLeading, match="out of reach"):
             member.leading(0, timeout=0.3).__enter__()
         with pytest.raises(LedgerUnavailable, match="it was taken away"):
             member.operator.drain("x", timeout=0.1)
-        runtime.problem = None
+        runtime.fail(None)
         assert member.pulse(PATIENCE)
         assert "" == member.engine.membership.obstacle
     told = [record.getMessage() for record in caplog.records if " what=open " in record.getMessage()]
     assert ["ledger.unavailable", "ledger.available"] == [line.partition(" ")[0] for line in told]
     assert "it was taken away: give it back" in told[0]
-    runtime.problem = AWAY
+    runtime.fail(AWAY)
     member = Member(config, wait=True, runtime=runtime)
     member.close()
     assert member.wait()
@@ -270,7 +243,7 @@ def test_a_member_that_starts_during_an_outage_joins_after_it(caplog: pytest.Log
     assert opened == len(runtime.opened)
 
 
-class Hanging(Flaky):
+class Hanging(Unsteady):
     """A runtime whose driver hangs while opening, like the driver of a Kafka whose port never answers."""
 
     def __init__(self) -> None:
@@ -295,10 +268,10 @@ def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller_and_a_group_that_
     with pytest.raises(Closed):
         member.pulse(0)
     runtime.answers.set()
-    until(lambda: runtime.opened and runtime.opened[0].closed)
+    until(lambda: runtime.opened and runtime.opened[0].closed.is_set())
     runtime = Hanging()
     config = Config("memory://unused", lease=0.3)
-    with Member(config, runtime=Flaky(runtime.log)) as other:
+    with Member(config, runtime=Unsteady(runtime.log)) as other:
         assert other.pulse(PATIENCE)
         member = Member(replace(config, lease=0.4), timeout=0.01, wait=True, runtime=runtime)
         runtime.answers.set()
@@ -308,7 +281,7 @@ def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller_and_a_group_that_
 
 def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
     """It used to read once more, for half a second, before it reported its end."""
-    runtime, woken = Flaky(), threading.Event()
+    runtime, woken = Unsteady(), threading.Event()
 
     def sleep(_: float) -> list[Entry]:
         woken.wait(PATIENCE)
@@ -332,16 +305,16 @@ def test_a_member_that_has_stopped_waits_for_no_more_records() -> None:
     ],
 )
 def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(problem: BaseException) -> None:
-    runtime, told = Flaky(), list[Event]()
+    runtime, told = Unsteady(), list[Event]()
     member = Member(Config("memory://unused", lease=0.3), on_event=told.append, runtime=runtime)
     assert member.pulse(PATIENCE)
     lease = member.lease(0)
-    runtime.problem = problem
+    runtime.fail(problem)
     for _ in range(2):
         with pytest.raises(type(problem)) as raised:
             member.wait(timeout=PATIENCE)
         assert str(problem) == str(raised.value)
-    until(lambda: isinstance(told[-1], Fenced) and runtime.opened[0].closed)
+    until(lambda: isinstance(told[-1], Fenced) and runtime.opened[0].closed.is_set())
     assert lease is not None
     assert not lease.holds()
     with pytest.raises(NeliError):
@@ -356,21 +329,18 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
         raise ZeroDivisionError
 
 
-def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path) -> None:
+def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LedgerUnusable, match="there is no folder"):
         Member(Config(f"sqlite://{tmp_path}/nowhere/ledger.db"))
     (tmp_path / "text.db").write_text("This is no database, but long enough to be taken for one." * 100)
     with pytest.raises(LedgerUnusable):
         Member(Config(f"sqlite://{tmp_path}/text.db"))
-    runtime = Flaky()
-    FlakyLedger.promises = frozenset()
-    try:
-        with pytest.raises(ConfigError, match="needs a ledger that never rewinds"):
-            Member(Config("memory://unused"), runtime=runtime)
-    finally:
-        FlakyLedger.promises = MemoryLedger.promises
-    assert [True] == [ledger.closed for ledger in runtime.opened]
-    runtime.problem = RuntimeError("a driver with a bug")
+    runtime = Unsteady()
+    monkeypatch.setattr(Flaky, "promises", frozenset())
+    with pytest.raises(ConfigError, match="needs a ledger that never rewinds"):
+        Member(Config("memory://unused"), runtime=runtime)
+    assert [True] == [ledger.closed.is_set() for ledger in runtime.opened]
+    runtime.fail(RuntimeError("a driver with a bug"))
     with pytest.raises(RuntimeError, match="a driver with a bug"):
         Member(Config("memory://unused"), runtime=runtime)
 

@@ -7,7 +7,15 @@ import pytest
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
-from neli_router.protocols.protocol import BEATS_PER_LEASE, NAME_MAX, WEIGHT_MAX, Acquired, Fenced, Settings
+from neli_router.protocols.protocol import (
+    BEATS_PER_LEASE,
+    NAME_MAX,
+    WEIGHT_MAX,
+    Acquired,
+    Fenced,
+    Settings,
+    Standby,
+)
 
 
 def made(**changed: Any) -> Settings:
@@ -34,9 +42,11 @@ def test_times_follow_from_the_lease(told: dict[str, Any], time: str, expected: 
     assert pytest.approx(expected, rel=1e-12) == getattr(made(**told), time)
 
 
-def test_an_event_prints_as_its_name_how_many_partitions_and_which() -> None:
-    assert "Acquired(4 partitions: 0-2,7)" == str(Acquired(dict.fromkeys((7, 0, 2, 1), 9)))
+def test_an_event_names_its_partitions_in_order_and_prints_as_its_name_how_many_they_are_and_which() -> None:
+    acquired = Acquired({7: 9, 0: 5, 2: 5, 1: 5})
+    assert ("Acquired(4 partitions: 0-2,7)", (0, 1, 2, 7)) == (str(acquired), acquired.partitions)
     assert "Fenced(1 partition: 3)" == f"{Fenced({3: 9}, 'the lease ended')}"
+    assert ["Standby(1 partition: 7)", "Standby(0 partitions)"] == [str(Standby((7,))), str(Standby(()))]
 
 
 def test_a_member_that_waits_outlasts_the_slowest_clock_that_is_allowed() -> None:
@@ -47,11 +57,6 @@ def test_a_member_that_waits_outlasts_the_slowest_clock_that_is_allowed() -> Non
 
 def test_several_beats_may_be_lost_within_the_half_lease_in_which_one_must_come_back() -> None:
     assert BEATS_PER_LEASE >= 4
-
-
-def test_exclusive_is_what_you_get_if_you_say_nothing() -> None:
-    assert made().exclusive
-    assert not made(guarantee="available").exclusive
 
 
 @pytest.mark.parametrize(

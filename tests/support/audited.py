@@ -18,23 +18,22 @@ from neli_router.lab.sim.induction.options import RunOptions, Weather
 from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.induction.simulate import _run
 from neli_router.lab.sim.world import LocalClock, World
-from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.records import Beat, Record, decode, encode
+from neli_router.protocols.induction.records import Record, decode, encode
 from neli_router.protocols.protocol import DRIFT_MAX
 from neli_router.status.annals import Annals
 from neli_router.status.audit import Audit
 from neli_router.status.notes import Span
-from tests.support.records import expire, genesis, join
+from tests.support.records import beat, expire, genesis, join
 
-__all__ = ["START", "Simulated", "audited", "beat", "entries", "simulated", "taken_over", "written"]
+__all__ = ["START", "Simulated", "audited", "entries", "simulated", "taken_over", "written"]
 
 
 def written(*records: Record | tuple[str, float], first: int = 0) -> list[Record]:
     """The records; a pair of an incarnation and a time becomes a Beat, sent after reading all previous records."""
     state, found = State(), list[Record]()
     for place, given in enumerate(records, start=first):
-        record = beat(*given, state) if isinstance(given, tuple) else given
+        record = beat(given[0], state, sent_at=given[1]) if isinstance(given, tuple) else given
         state = fold(state, place, record)
         found.append(record)
     return found
@@ -47,11 +46,6 @@ def taken_over(alice: str = "alice", *, first: int = 0) -> list[Record]:
     joins = join("a", alice, at=first + 1), join("b", "bob", at=first + 10)
     last = ("b", 15.5), ("b", 16.5)
     return written(genesis(), joins[0], *hers, joins[1], *his, expire("b", "a", first + 9), *last, first=first)
-
-
-def beat(by: str, sent_at: float, state: State) -> Beat:
-    """A Beat of a member that has read up to `state`."""
-    return Beat(by=by, sent_at=sent_at, at=state.at, digest=digest_text(state.digest))
 
 
 def entries(records: Sequence[Record], *, first: int = 0) -> list[Entry]:

@@ -1,7 +1,7 @@
 """Ledgers for tests of routers: with members, or with a driver that fails; and routers of given tables."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -60,22 +60,38 @@ def named(leaders: list[Leader]) -> dict[str, str]:
 class Flaky(MemoryLedger):
     """A ledger whose driver fails, or hangs, whenever the test wants it to."""
 
+    failure: BaseException | None = None
+
     def __init__(self, log: MemoryLog) -> None:
         super().__init__(log)
-        self.failure: BaseException | None = None
         self.flowing = threading.Event()
         self.flowing.set()
         self.closed = threading.Event()
 
     def read(self, timeout: float) -> list[Entry]:
         self.flowing.wait()
-        if self.failure is not None:
-            raise self.failure
+        self._require_whole()
         return super().read(min(timeout, 0.01))
+
+    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
+        self._require_whole()
+        super().append(payloads, lasting=lasting)
+
+    def start(self) -> int:
+        self._require_whole()
+        return super().start()
+
+    def tip(self) -> int:
+        self._require_whole()
+        return super().tip()
 
     def close(self) -> None:
         super().close()
         self.closed.set()
+
+    def _require_whole(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
 
 def flaky(log: MemoryLog, handles: list[Flaky]) -> Flaky:

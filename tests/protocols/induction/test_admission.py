@@ -78,3 +78,4 @@ def test_a_member_that_comes_with_other_settings_is_refused_with_both_spelled_ou
     error = membership.mismatch(replace(SETTINGS, **changes), founded())
     assert isinstance(error, GroupMismatch)
     assert [] == [words for words in said if words not in error.found]
+    assert error.remedy.startswith("start with the ledger's settings, which never change while it lives")

@@ -24,7 +24,6 @@ from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.program_view import HANDOVERS_MAX, SETTLED_LEASES
 from neli_router.protocols.induction.records import Beat, Drain, Expire, Handover, Leave, Record, Upgrade
 from neli_router.protocols.protocol import (
-    NO_STANDING,
     TICK,
     Close,
     Guarantee,
@@ -32,7 +31,6 @@ from neli_router.protocols.protocol import (
     Released,
     Revoked,
     Settings,
-    Standing,
     Stopped,
 )
 from tests.protocols.induction.replay import replay
@@ -157,12 +155,6 @@ def test_a_member_that_has_ended_says_nothing_more() -> None:
     events: list[Input] = [TICK, Read([], 0.0), LedgerAway(), close, wish, Acknowledged([9])]
     assert [] == [effect for event in events for effect in member.step(event, 1.0)]
     assert inf == member.deadline
-
-
-def test_a_standing_holds_for_the_partition_and_the_term_that_it_names() -> None:
-    standing = Standing({0: 1001, 1: 1002}, 10.0, {1: 5.0})
-    assert [10.0, 5.0] == [standing.end(0, 1001), standing.end(1, 1002)]
-    assert [-inf] * 3 == [standing.end(0, 1000), standing.end(2, 1001), NO_STANDING.end(0, 0)]
 
 
 # Notices for operators
