@@ -80,30 +80,6 @@ async def test_opening_fails_as_a_router_does_and_leaves_nothing_open(tmp_path: 
 
 
 @in_loop
-async def test_waiting_does_not_hold_up_the_loop_and_ends_with_what_was_awaited(log: MemoryLog) -> None:
-    ledger = MemoryLedger(log)
-    router = AsyncRouter(Router(lambda: ledger))
-    router._opened.feed.reopen()  # As if nothing had been read yet; the reader reads again in half a second.
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0.001)
-
-    task = asyncio.create_task(others())
-    with pytest.raises(StaleTable, match=r"a table of memory was wanted within 0.02 s"):
-        await router.await_table(0.02)
-    await router.await_table()
-    task.cancel()
-    assert turns > 2
-    await router.close()
-    with pytest.raises(Closed):
-        await router.await_table()
-
-
-@in_loop
 async def test_changes_come_to_the_task_that_iterates_and_each_to_one_of_those_that_wait(log: MemoryLog) -> None:
     async with AsyncRouter(lambda: MemoryLedger(log)) as router:
         watch = router.watch()

@@ -105,7 +105,3 @@ class JoinedSubscription(SimulatedSubscription):
         if not self._waiting.closed:
             self._waiting.closed = True
             self._consumer.leave()
-
-    def freeze(self, seconds: float) -> None:
-        """Stop the whole process for this long: its library sends nothing and hears nothing."""
-        self._consumer.frozen_until = self._world.now + seconds

@@ -244,19 +244,3 @@ def test_a_wait_ends_when_it_is_woken_and_a_handle_that_was_closed_says_so(group
     ):
         with pytest.raises(Closed):
             call()
-
-
-def test_a_pause_longer_than_the_session_loses_everything() -> None:
-    """Only for the simulated group. `test_kafka.py` asks after the pause, and has no answer before the loss."""
-    group = SimulatedGroup("cooperative", partitions=4, session=SESSION, patience=60.0, deaf=True, sparse=False)
-    with closing(group.join()) as subscription, closing(group.join()) as heir:
-        paused, other = Taking(subscription), Taking(heir)
-        until(lambda: paused.has and other.has and paused.has | other.has == ALL, paused, other)
-        had = set(paused.has)
-        subscription.freeze(2 * SESSION)
-        until(lambda: other.has == ALL, other)
-        subscription.wait(2 * SESSION)
-        subscription.confirm(dict.fromkeys(had, 0))
-        until(lambda: paused.of(Lost), paused, other)
-        assert had == set(paused.of(Lost)[0].partitions)
-        assert [] == paused.of(Confirmed)

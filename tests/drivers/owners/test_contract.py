@@ -3,7 +3,6 @@
 members, claims --publish--> a server of the test's own --table, follow--> routers, readers
 """
 
-import asyncio
 import contextlib
 import logging
 import random
@@ -18,8 +17,7 @@ import pytest
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Claim, Holding, Owners, Version
-from neli_router.errors import Closed, GroupMismatch, LedgerUnavailable, NoOwner, StaleTable
-from neli_router.router.async_router import AsyncRouter
+from neli_router.errors import GroupMismatch, LedgerUnavailable, NoOwner, StaleTable
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from neli_router.router.watch import Change
@@ -152,13 +150,6 @@ def test_a_router_names_the_owners_and_follows_each_change(server: Server, owner
             assert after == router.owner("key") == kept("key")
         assert (Peer("a", "a:1", 1, ""), Peer("b", "b:1", 1, "")) == router.members
         assert owners_at(server.url("jobs")).address in repr(router)
-        router.reopen()
-        assert after == router.owner("key")
-        assert ["a", "b"] == [peer.name for peer in router.members]
-        router.close()
-        router.close()
-        with pytest.raises(Closed):
-            router.owner("key")
 
 
 def test_a_partition_that_nobody_says_to_lead_has_no_owner_and_the_reason_is_told(
@@ -259,20 +250,6 @@ def test_a_forked_child_reopens_and_the_parent_goes_on(server: Server, owners: O
         assert ["Forked", "a", "nothing"] == in_child(child)
         owners.publish(LAYOUT, everything("b", 11))
         until(lambda: names(router) == ["b"] * 8)
-
-
-def test_the_asynchronous_router_reads_there_too(server: Server, owners: Owners) -> None:
-    async def act() -> None:
-        async with AsyncRouter(owners_at(server.url("jobs")), name="a") as router:
-            assert "a" == router.owner("key").name
-            async with router.watch() as watch:
-                owners.publish(LAYOUT, claim("b", {5: 11}))
-                change = await watch.take(PATIENCE)
-                assert isinstance(change, Change)
-                assert Owner("b", "b:1", 5, 11) == change.after
-
-    owners.publish(LAYOUT, everything("a"))
-    asyncio.run(act())
 
 
 def test_a_handover_leaves_no_moment_without_an_owner_and_routers_of_store_and_ledger_agree(

@@ -7,7 +7,6 @@ Where a machine would never do such a thing, the checker is given by hand what a
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from math import inf
 from random import Random
 from typing import Any
 
@@ -300,20 +299,6 @@ def test_a_term_that_does_not_grow_is_found_also_while_one_process_acts_on() -> 
         stage.step(first, "a", BEFORE)
 
 
-@pytest.mark.parametrize(
-    "standing",
-    [
-        Standing({0: 1002}, LEASE, {}),
-        Standing({0: 1001}, LEASE + 0.1, {}),  # Correct now, but wrong later without any step.
-        Standing({0: 1001}, LEASE, {0: LEASE + 0.1}),
-    ],
-)
-def test_a_program_that_believes_more_than_its_machine_allows_is_found(standing: Standing) -> None:
-    stage = ActingScene()
-    with breaks("belief_within_tenure"):
-        stage.step(stage.leader(standing), "a", BEFORE)
-
-
 # Coverage: under `available` one acts, and two never for long
 
 
@@ -372,15 +357,6 @@ def test_two_who_act_for_longer_than_they_may_are_found_even_when_one_has_stoppe
 
 
 # SimulatedGroup: the records that members send, and why they stop
-
-
-@pytest.mark.parametrize("record", [Handover(by="a", terms={0: 1001}), Leave(by="a")], ids=["Handover", "Leave"])
-def test_who_says_that_it_is_done_before_its_program_is_told_is_found(record: Record) -> None:
-    found = group()
-    process = found.start("m1")
-    process.standing = Standing({0: 1001}, inf, {})
-    with breaks("told_before_sent"):
-        found.on_send(process, [encode(record)])
 
 
 def test_members_that_change_when_all_is_calm_are_found_and_who_is_replaced_by_one_dead_before_it_began() -> None:
