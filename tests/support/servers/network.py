@@ -55,22 +55,13 @@ def missing() -> str:
     if shutil.which("ip") is None or shutil.which("tc") is None:
         return "iproute2 (ip and tc) is not installed"
     name = f"neli-{os.getpid()}-{secrets.token_hex(2)}-probe"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)  # noqa: S607
-    if made.returncode != 0:
-        return f"no network namespace can be made: {made.stderr.strip()[:200]}"
     try:
-        commands = ("link add eth0 type veth peer name eth1", "link add switch type bridge")
-        for command in commands:
-            tried = subprocess.run(
-                ["ip", "-n", name, *command.split()],  # noqa: S607
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if tried.returncode != 0:
-                return f"`ip {command}` does not work here: {tried.stderr.strip()[:200]}"
+        _run("ip", "netns", "add", name)
+        _batch(name, ["link add eth0 type veth peer name eth1", "link add switch type bridge"])
+    except AssertionError as refused:
+        return f"no network can be made in a namespace: {str(refused)[:200]}"
     finally:
-        _run("ip", "netns", "del", name)
+        _try("ip", "netns", "del", name)
     return ""
 
 

@@ -17,8 +17,6 @@ Each client has a process of its own, in a session of its own. A signal for all 
 that it cannot start another one meanwhile.
 
 PostgreSQL refuses to run as root. Root becomes the user that Debian created for it, or the user `nobody`.
-
-`python -m tests.support.servers.postgresql` starts one to experiment with, until Ctrl-C.
 """
 
 import atexit
@@ -26,7 +24,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,7 +34,8 @@ from typing import Any, Self
 
 from neli_router.hosts.descendants import children
 from neli_router.lab.private_postgresql import owner, programs
-from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.processes.forked import lives, state_of
+from tests.support.servers.process import ServerProcess, free_port
 from tests.support.waiting import until
 
 __all__ = ["DURABLE", "Postgresql", "missing", "program"]
@@ -140,11 +138,11 @@ class Postgresql(ServerProcess):
     def freeze(self) -> None:
         """Stop all its processes."""
         os.kill(self.pid, signal.SIGSTOP)
-        until(lambda: _state(self.pid) in ("T", ""), "the postmaster's stop")  # Then it starts no other.
+        until(lambda: state_of(self.pid) in "TZX", "the postmaster's stop")  # Then it starts no other.
         for pid in children(self.pid):
             self._frozen.append(pid)
             _send(pid, signal.SIGSTOP)
-        until(lambda: all(_state(pid) in ("T", "") for pid in self._frozen), "the stop of all its processes")
+        until(lambda: all(state_of(pid) in "TZX" for pid in self._frozen), "the stop of all its processes")
 
     def thaw(self) -> None:
         while self._frozen:
@@ -161,18 +159,13 @@ class Postgresql(ServerProcess):
         for pid in frozen:
             _send(pid, signal.SIGKILL)
         # A server refuses to start while the processes of the one before it use its memory.
-        until(lambda: not any(_state(pid) for pid in frozen), "the end of all processes")
+        until(lambda: not any(map(lives, frozen)), "the end of all processes")
 
     def stop(self) -> None:
         """Its "fast" shutdown, which does not wait for clients."""
         if self.running:
             self.thaw()
         self._end(signal.SIGINT)
-
-    def restart(self) -> None:
-        """Kill the server and start it again."""
-        self.kill()
-        self.start()
 
     @contextmanager
     def standby(self, *, synchronous: bool = False) -> Iterator[Self]:
@@ -268,25 +261,6 @@ def _as_user() -> list[str]:
     return [] if user is None else [f"--reuid={user}", "--clear-groups"]
 
 
-def _state(pid: int) -> str:
-    """The letter that /proc shows for a living process; empty for one that has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0].strip("ZX")
-    return ""
-
-
 def _send(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def main() -> None:
-    if why := missing():
-        sys.exit(f"a PostgreSQL was wanted, but {why}")
-    with until_asked_to_end(), Postgresql.started(settings=DURABLE) as server:
-        print(f"PostgreSQL at {server.url('jobs')} and {server.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()

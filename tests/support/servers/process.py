@@ -135,6 +135,15 @@ class ServerProcess:
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
+    def start(self) -> None:
+        """Begin its command, and wait until it answers."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Kill the server and start it again."""
+        self.kill()
+        self.start()
+
     def reap(self) -> None:
         """Wait for its end, after another process has killed it."""
         process, self._process = self._process, None

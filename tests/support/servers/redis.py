@@ -10,22 +10,17 @@
         group.url("jobs")                                    "redis+sentinel://127.0.0.1:4712/jobs?service=mymaster"
 
 A restarted server keeps its port and its folder, and therefore its data, if its settings make it store any.
-
-`python -m tests.support.servers.redis` starts one to experiment with, until Ctrl-C.
 """
 
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.servers.process import ServerProcess, free_port
 from tests.support.waiting import until
 
 __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
@@ -122,11 +117,12 @@ class Redis(ServerProcess):
         self.wait()
 
     def wait(self) -> None:
-        give_up_at = time.monotonic() + START_MAX
-        while "PONG" not in (said := self.cli("PING", check=False)) and "NOAUTH" not in said:
-            assert self.running, self.log()
-            assert time.monotonic() < give_up_at, self.log()
-            time.sleep(PAUSE)
+        until(self._answers, "Redis", every=PAUSE)
+
+    def _answers(self) -> bool:
+        assert self.running, self.log()
+        said = self.cli("PING", check=False)
+        return "PONG" in said or "NOAUTH" in said
 
     def cli(self, *words: str, check: bool = True, who: tuple[str, str] | None = None) -> str:
         """The output of redis-cli, over the Unix socket."""
@@ -145,11 +141,6 @@ class Redis(ServerProcess):
 
     def _where(self) -> list[str]:
         return ["-s", self.socket]
-
-    def restart(self) -> None:
-        """Kill the server and start it again."""
-        self.kill()
-        self.start()
 
 
 class _Watcher(Redis):
@@ -228,15 +219,3 @@ def make_certificates(folder: Path) -> None:
             capture_output=True,
             check=True,
         )
-
-
-def main() -> None:
-    if why := missing():
-        sys.exit(f"a Redis was wanted, but {why}")
-    with until_asked_to_end(), Redis.started() as redis:
-        print(f"Redis at {redis.url('jobs')} and {redis.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()
