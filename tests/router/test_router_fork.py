@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
-from neli_router.errors import Forked
 from neli_router.protocols.induction.records import Leave, Record
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.feed import WATCHDOG, Feed
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from tests.support.forking import in_child, raised_by
-from tests.support.groups import LAYOUT, genesis, join, write
+from tests.support.groups import LAYOUT, genesis, join, refused_by, write
 from tests.support.waiting import PATIENCE, beside
 
 # From 3.12 on, Python warns about a fork in a process with threads, which is what these tests do.
@@ -66,15 +65,9 @@ def test_look_ups_in_a_child_raise_forked_which_says_what_to_do_until_it_reopens
     assert (
         f"the owner of slot {LAYOUT.slot('key')} was wanted, but this process is a fork, and what reads the ledger "
         "stayed in its parent: reopen the router here; if a member feeds it, open a member here"
-    ) == in_child(lambda: refusal(router))
+    ) == in_child(lambda: str(refused_by(lambda: router.owner("key"))))
     # The parent kept going, and saw what the child wrote.
     assert "c" == changed_to(router, path, join("c"), Leave(by="b"))
-
-
-def refusal(router: Router) -> str:
-    with pytest.raises(Forked) as refused:
-        router.owner("key")
-    return str(refused.value)
 
 
 def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alone(router: Router, path: Path) -> None:

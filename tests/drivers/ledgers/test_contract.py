@@ -77,23 +77,19 @@ def in_sqlite(folder: Path, _server: Server) -> Place:
     return replace(at(f"sqlite://{folder / 'ledger.db'}"), opener=opener)
 
 
-def in_kafka(_folder: Path, server: Server) -> Place:
-    return at(f"kafka://{server('kafka')}/contract-{uuid4().hex}")
-
-
-def in_redis(_folder: Path, server: Server) -> Place:
-    return at(f"{server('redis')}/contract-{uuid4().hex}")
-
-
-def in_postgresql(_folder: Path, server: Server) -> Place:
-    return at(f"{server('postgresql')}?group=contract-{uuid4().hex}", "postgresql")
+def on(kind: str, address: str) -> Callable[[Path, Server], Place]:
+    """On a server of that kind, at an address with the server's own in it."""
+    asked = "postgresql" if kind == "postgresql" else "redis"
+    return lambda _, server: at(address.format(server(kind)) + f"contract-{uuid4().hex}", asked)
 
 
 DRIVERS = {
-    "kafka": Driver(in_kafka, frozenset({Promise.DURABLE, Promise.MULTI_HOST})),
+    "kafka": Driver(on("kafka", "kafka://{}/"), frozenset({Promise.DURABLE, Promise.MULTI_HOST})),
     "memory": Driver(in_memory, frozenset({Promise.NEVER_REWINDS})),
-    "postgresql": Driver(in_postgresql, frozenset({Promise.DURABLE, Promise.MULTI_HOST, Promise.NEVER_REWINDS})),
-    "redis": Driver(in_redis, frozenset({Promise.DURABLE, Promise.MULTI_HOST})),
+    "postgresql": Driver(
+        on("postgresql", "{}?group="), frozenset({Promise.DURABLE, Promise.MULTI_HOST, Promise.NEVER_REWINDS})
+    ),
+    "redis": Driver(on("redis", "{}/"), frozenset({Promise.DURABLE, Promise.MULTI_HOST})),
     "sqlite": Driver(in_sqlite, frozenset({Promise.DURABLE, Promise.NEVER_REWINDS})),
 }
 

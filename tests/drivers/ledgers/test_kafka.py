@@ -57,11 +57,6 @@ def make(brokers: str, group: str, *, partitions: int = 1, **settings: str) -> N
     admin.create_topics([NewTopic(f"{group}.ledger", partitions, 1, config=named)])[f"{group}.ledger"].result(PATIENCE)
 
 
-def delete(brokers: str, group: str) -> None:
-    admin = AdminClient({"bootstrap.servers": brokers})
-    admin.delete_topics([f"{group}.ledger"])[f"{group}.ledger"].result(PATIENCE)
-
-
 def take(ledger: KafkaLedger, count: int) -> list[Entry]:
     """The next `count` entries, whatever complaints come."""
     entries = collected(lambda: through_trouble(lambda: ledger.read(1.0)), count)
@@ -155,7 +150,7 @@ def test_a_topic_that_was_made_anew_is_a_rewound_ledger(kafka: str, more: int) -
     with closing(opened(kafka, group)) as ledger:
         ledger.append([b"one", b"two"])
         take(ledger, 2)
-        delete(kafka, group)
+        delete_topic(address_of(kafka, group))
         complaint(ledger)
         with closing(opened(kafka, group)) as anew:
             anew.append([b"another"] * more)

@@ -29,6 +29,7 @@ from tests.support.asking import (
     next_through_trouble,
     rewinds,
     take,
+    through_trouble,
     trouble_of,
     write,
 )
@@ -286,13 +287,7 @@ def test_a_server_without_a_free_connection_says_so_and_heals(opened: Open) -> N
             ledger.tip()
         assert [2] == write(ledger, b"two")  # It keeps the connections that it has.
         stack.close()
-        until(lambda: tips(ledger) == 3)
-
-
-def tips(ledger: Ledger) -> int:
-    with suppress(LedgerUnavailable):
-        return ledger.tip()
-    return 0
+        assert [3] == through_trouble(lambda: [ledger.tip()])
 
 
 @on_servers

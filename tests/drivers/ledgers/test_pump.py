@@ -287,12 +287,7 @@ def dropped(*records: Record | None, before: int = BEGUN.at) -> Tape:
 def bad(state: State) -> Snapshot:
     """A snapshot whose digest does not match its state."""
     record = snapshot("a", state)
-    image = record.state
-    return Snapshot(by="a", upto=record.upto, state=type(image)(**{**_fields(image), "digest": "0" * 16}))
-
-
-def _fields(image: Any) -> dict[str, Any]:
-    return {name: getattr(image, name) for name in image.__struct_fields__}
+    return replace(record, state=replace(record.state, digest="0" * 16))
 
 
 @pytest.mark.parametrize(

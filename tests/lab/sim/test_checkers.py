@@ -422,16 +422,11 @@ def test_a_reader_that_computes_another_table_is_found_at_its_next_step_or_at_th
 # SimulatedGroup: after a ledger lost records
 
 
-def rewound() -> tuple[SimulatedGroup, Process, Process]:
+def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> None:
     """Records were lost that no process had read, everything works again, and every process may be in doubt."""
     found, one, other = at_rest()
     found.rewind(len(found.log.offsets))
     found.heal()
-    return found, one, other
-
-
-def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> None:
-    found, one, other = rewound()
     twice = [process for process in (one, other) if 0 not in found.acting.terms(process)]
     found.world.run(found.doubt_until)
     found.acting.claims[twice[0]] = ProcessClaims([found.world.now], [{0: 1}])  # While in doubt, two may act.
