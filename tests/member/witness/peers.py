@@ -30,7 +30,8 @@ from neli_router.errors import LedgerUnavailable
 from neli_router.member.witness import locks
 from neli_router.member.witness.locks import PEERS, PeerWitness
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
-from neli_router.protocols.induction.records import Certify, Genesis, Join, Leave, Record, decode, encode
+from neli_router.protocols.induction.records import Certify, Genesis, Join, Leave, decode, encode
+from tests.member.witness.records_of import LedgerRecords
 from tests.support.processes.forked import state_of
 from tests.support.waiting import until
 
@@ -101,13 +102,13 @@ class Nursery(Closing):
             pipe.close()
 
 
-class Peers(Closing):
+class Peers(LedgerRecords):
     """All peers of one ledger."""
 
     def __init__(self, folder: Path, nursery: Nursery) -> None:
-        self.path = folder / "ledger.db"
-        self._ledger, self._nursery = SqliteLedger(self.path), nursery
-        self.state, self.records = State(), list[Record | None]()
+        self.path, self._nursery = folder / "ledger.db", nursery
+        SqliteLedger(self.path).close()
+        super().__init__(f"sqlite://{self.path}")
         self._born = 0
         self._all: list[Peer] = []
         layout = Layout(slots=16, partitions=4)
@@ -146,22 +147,10 @@ class Peers(Closing):
     def leave(self, life: str) -> None:
         self.append(Leave(by=incarnation_of(life)))
 
-    def append(self, record: Record) -> None:
-        self._ledger.append([encode(record)])
-
-    def read(self) -> State:
-        while entries := self._ledger.read(0.0):
-            for entry in entries:
-                record = decode(entry.payload)
-                self.records.append(record)
-                self.state = fold(self.state, entry.offset, record)
-        return self.state
-
     @property
     def certificates(self) -> list[tuple[str, str]]:
         """The writer of each certificate, and the dead member."""
-        self.read()
-        return [(record.by, record.incarnation) for record in self.records if isinstance(record, Certify)]
+        return [(record.by, record.incarnation) for record in self.of(Certify)]
 
     def watches(self, peer: Peer, other: Peer) -> bool:
         """Whether each witness in `peer` waits for the end of each member in `other`, through a pidfd in its epoll."""
@@ -188,7 +177,7 @@ class Peers(Closing):
         for peer in self._all:
             with suppress(ProcessLookupError):
                 peer.kill()
-        self._ledger.close()
+        super().close()
 
 
 def incarnation_of(life: str) -> str:

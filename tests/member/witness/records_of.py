@@ -8,7 +8,9 @@ from typing import TypeVar
 from neli_router.core.closing import Closing
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
-from neli_router.protocols.induction.records import Certify, Record, decode
+from neli_router.errors import LedgerUnavailable
+from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.records import Certify, Record, decode, encode
 from tests.support.waiting import PATIENCE, until
 
 __all__ = ["LedgerRecords", "child_witness_of", "child_witnesses_of", "command_of", "pages_of"]
@@ -47,17 +49,27 @@ def pages_of(child: int) -> list[str]:
 
 
 class LedgerRecords(Closing):
-    """The records of a ledger that have arrived so far."""
+    """The records of a ledger that have arrived so far, and what they fold to."""
 
     def __init__(self, address: str) -> None:
-        self.address, self._records, self._at = address, list[Record](), 0
+        self.address, self._records, self._state, self._at = address, list[Record](), State(), 0
+
+    def read(self) -> State:
+        with suppress(LedgerUnavailable):
+            tip = self._ledger.tip()
+            while self._at < tip and (entries := self._ledger.read(1.0)):
+                for entry in entries:
+                    record, self._at = decode(entry.payload), entry.offset + 1
+                    self._records += [] if record is None else [record]
+                    self._state = fold(self._state, entry.offset, record)
+        return self._state
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        tip = self._ledger.tip()
-        while self._at < tip and (entries := self._ledger.read(1.0)):
-            self._records += [record for entry in entries if (record := decode(entry.payload)) is not None]
-            self._at = entries[-1].offset + 1
+        self.read()
         return [record for record in self._records if isinstance(record, kind)]
+
+    def append(self, record: Record) -> None:
+        self._ledger.append([encode(record)])
 
     @cached_property
     def _ledger(self) -> Ledger:
@@ -67,7 +79,7 @@ class LedgerRecords(Closing):
     def close(self) -> None:
         self._ledger.close()
 
-    def await_certificate(self) -> Certify:
-        """The first certificate: a witness that is not sure repeats it."""
+    def first_certificate(self) -> Certify:
+        """Once there is one: a witness that is not sure repeats it."""
         until(lambda: self.of(Certify))
         return self.of(Certify)[0]

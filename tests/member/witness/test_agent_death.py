@@ -85,7 +85,7 @@ def test_an_agent_that_has_lent_nothing_is_certified_at_once(tmp_path: Path) -> 
             assert "alpha" == client.owner("customer-7").name
             assert "alpha" == client.status().agent
         running.kill()
-        assert "witness of alpha" == running.await_certificate().by
+        assert "witness of alpha" == running.first_certificate().by
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def test_a_lease_of_neli_run_is_waited_for_as_long_as_it_or_its_guardian_lives(t
         assert lives(pid)
         told = running.of(Certify)
         assert [] == told or not lives(pid)  # On a busy machine, this check may be late.
-        running.await_certificate()
+        running.first_certificate()
         assert [False, False] == [lives(pid), lives(pid_of_killed)]
         assert 75 == run.wait(PATIENCE)
 

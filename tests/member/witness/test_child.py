@@ -100,7 +100,7 @@ class Watched(LedgerRecords):
         return self.of(Join)[-1].by
 
     def require_certificate(self) -> None:
-        found = self.await_certificate()
+        found = self.first_certificate()
         assert ("witness of alpha", self.incarnation) == (found.by, found.incarnation)
 
 
@@ -289,7 +289,7 @@ def test_a_death_is_told_only_when_the_last_lease_that_was_lent_has_ended(tmp_pa
         member.kill()
         told = member.of(Certify)
         assert [] == told or host_clock() >= until_then  # On a busy machine, this check may be late.
-        member.await_certificate()
+        member.first_certificate()
         assert host_clock() >= until_then
 
 
@@ -396,7 +396,7 @@ def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_end
         until(lambda: sum("pidfd" in path for path in _open_files(child)) > 1)
         assert [] == member.of(Certify)
         os.kill(others[1], signal.SIGKILL)
-        member.await_certificate()
+        member.first_certificate()
 
 
 @pytest.mark.parametrize("witness", ["auto", "agent"])

@@ -126,7 +126,7 @@ def test_a_join_that_comes_after_the_end_of_its_process_is_certified(host: Witne
 
 def test_an_expired_incarnation_is_left_alone_and_the_next_one_of_the_life_is_certified(host: Witnessing) -> None:
     process = host.start()
-    (agent, *_), joined = host.state.seats, host.state.last_beats[process.incarnation()]
+    (agent, *_), joined = host.read().seats, host.read().last_beats[process.incarnation()]
     host.append(Expire(by=agent, last_beats={process.incarnation(): joined}))
     host.join(process, 1)
     process.process.kill()
@@ -136,7 +136,7 @@ def test_an_expired_incarnation_is_left_alone_and_the_next_one_of_the_life_is_ce
 
 def test_a_certificate_is_written_again_until_the_ledger_is_back(host: Witnessing) -> None:
     process = host.start()
-    until(lambda: process.incarnation() in host.state.owners, "its share")
+    until(lambda: process.incarnation() in host.read().owners, "its share")
     with closing(sqlite3.connect(host.address.removeprefix("sqlite://"), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")  # Blocks all appends.
         before = len(host.agent.log.read_text())

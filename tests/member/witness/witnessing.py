@@ -15,13 +15,10 @@ from pathlib import Path
 from random import Random
 
 from neli_router.core.closing import Closing
-from neli_router.drivers.ledgers.base import Entry
-from neli_router.drivers.open import open_ledger
-from neli_router.errors import LedgerUnavailable
-from neli_router.lab.moves import history_of
 from neli_router.member.witness.base import OwnLife
-from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
-from neli_router.protocols.induction.records import Certify, Join, Record, decode, encode
+from neli_router.protocols.induction.fold import FOLD_VERSIONS
+from neli_router.protocols.induction.records import Certify, Join
+from tests.member.witness.records_of import LedgerRecords
 from tests.support.agents.processes import AgentProcess
 from tests.support.processes.forked import Program
 from tests.support.waiting import until
@@ -80,15 +77,12 @@ class WitnessedProcess(Closing):
         self.process.close()
 
 
-class Witnessing(Closing):
+class Witnessing(LedgerRecords):
     def __init__(self, folder: Path, *flags: str, ledger: str = "") -> None:
+        super().__init__(ledger or f"sqlite://{folder}/ledger.db")
         self._stack = ExitStack()
-        self.address = ledger or f"sqlite://{folder}/ledger.db"
         self.agent = self._stack.enter_context(AgentProcess("agent", folder, *flags, lease=LEASE, ledger=self.address))
-        self._ledger = open_ledger(self.address, create=False, patience=60.0)
-        self._stack.callback(self._ledger.close)
-        self._ledger.seek(self._ledger.start())
-        self._entries: list[Entry] = []
+        self._stack.callback(super().close)
 
     def start(self, script: str = WAITS, *, joined: bool = True) -> WitnessedProcess:
         process = self._stack.enter_context(WitnessedProcess(self.address, self.agent.address, script))
@@ -99,29 +93,17 @@ class Witnessing(Closing):
     def join(self, process: WitnessedProcess, number: int = 0) -> None:
         """Give it a seat."""
         incarnation = process.incarnation(number)
-        self.append(Join(by=incarnation, name=incarnation, versions=FOLD_VERSIONS, at=self.state.at))
-
-    def append(self, record: Record) -> None:
-        self._ledger.append([encode(record)])
-
-    @property
-    def state(self) -> State:
-        with suppress(LedgerUnavailable):
-            while entries := self._ledger.read(0.0):
-                self._entries += entries
-        return history_of(self._entries).state
+        self.append(Join(by=incarnation, name=incarnation, versions=FOLD_VERSIONS, at=self.read().at))
 
     @property
     def certified(self) -> list[str]:
-        """The incarnations with a certificate, in the order of the first certificate for each."""
-        assert self.state is not None
-        records = [decode(entry.payload) for entry in self._entries]
-        return list(dict.fromkeys(record.incarnation for record in records if isinstance(record, Certify)))
+        """The incarnations with a certificate."""
+        return [certificate.incarnation for certificate in self.of(Certify)]
 
     def await_certificate(self, process: WitnessedProcess, number: int = 0) -> None:
         incarnation = process.incarnation(number)
         until(lambda: incarnation in self.certified, "a certificate")
-        until(lambda: incarnation not in self.state.seats, "its end")
+        until(lambda: incarnation not in self.read().seats, "its end")
 
     def let_the_agent_look(self) -> None:
         """Return once the agent has noticed all earlier ends of processes: it reports one that ends later."""
@@ -130,7 +112,7 @@ class Witnessing(Closing):
         self.await_certificate(process)
 
     def is_seated(self, process: WitnessedProcess) -> bool:
-        return process.incarnation() in self.state.seats and process.incarnation() not in self.certified
+        return process.incarnation() in self.read().seats and process.incarnation() not in self.certified
 
     def close(self) -> None:
         self._stack.close()
