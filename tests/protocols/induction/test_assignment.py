@@ -229,20 +229,6 @@ def test_counts_are_less_than_one_off_the_weighted_share(situation: Situation, h
     assert [] == [distance for distance in off if distance >= 1]
 
 
-@given(st.integers(1, 12), st.integers(0, 90), st.randoms(use_true_random=False))
-@LAW
-def test_a_join_moves_partitions_to_the_newcomer_and_an_expiry_those_of_the_dead_only(
-    size: int, partitions: int, rng: random.Random
-) -> None:
-    members = group(*[1] * (size + 1))
-    owners = assign(members[:-1], [None] * partitions)
-    target = assign(members, owners)
-    assert {members[-1].incarnation} >= {target[at] for at in moved(members, owners, target)}
-    alive = sorted(rng.sample(members, rng.randint(1, size)), key=members.index)
-    owners = assign(members, [None] * partitions)
-    assert [] == moved(alive, owners, assign(alive, owners))
-
-
 def test_a_ceiling_goes_to_who_owns_more_then_to_the_emptiest_and_role_zero_stays_as_low_numbers_are_spread() -> None:
     members = group(1, 1, 1)
     assert [3, 2, 2] == counts_of(members, assign(members, [None] * 7))
