@@ -51,7 +51,7 @@ class PeerScene:
         self.disks: dict[int, bytes] = {}
         self.acts: list[tuple[float, int, int]] = []
         self.told: list[tuple[int, Any]] = []
-        """What members have told their programs and operators."""
+        """Members' notices to their programs and operators."""
         self.silent: set[tuple[int, int]] = set()
         self.sent: Counter[int] = Counter()
         self.most_forgot = False
@@ -123,7 +123,7 @@ class PeerScene:
         return self.acting[0] if self.acting else None
 
     def events(self, place: int, *kinds: type) -> list[Any]:
-        """What this member has told, without notices unless they are asked for."""
+        """This member's reports, without notices unless they are asked for."""
         found = [event for whom, event in self.told if whom == place]
         return [one for one in found if (isinstance(one, kinds) if kinds else not isinstance(one, Notice))]
 

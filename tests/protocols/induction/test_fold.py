@@ -154,8 +154,8 @@ VOID: dict[str, tuple[State, Record | None]] = {
         for wish in (drain("b"), pin(0, "b"), weigh("b", 2), Load(by="c", loads={0: 1.0}))
     },
     "taking back the drain of a member that has none": (WISHED, Undrain(by="op", name="a")),
-    "taking back the drain of nobody": (WISHED, Undrain(by="op", name="x")),
-    "taking back a weight that nobody set": (WISHED, weigh("a", None)),
+    "taking back a drain that is not there": (WISHED, Undrain(by="op", name="x")),
+    "taking back a weight that was not set": (WISHED, weigh("a", None)),
     "taking back a pin that there is not": (WISHED, Unpin(by="op", partition=0)),
 }
 
