@@ -1,0 +1,3 @@
+module neli
+
+go 1.24
