@@ -4,14 +4,12 @@
     cut off     writes under 7 ....... writes under 7 ................ writes under 7 --> Refused
     successor                                       writes under 9
 
-Their program never checks its lease, so only the fence stops it. A fence does not depend on the group, so the same
-holds in each store. But the terms must not fall: in the last test a group begins again at low ones, because it came
-from a ledger.
+Their program never checks its lease, so only the fence stops it: here that of a Redis, and in tests/chaos that of
+SQLite. The terms must not fall: in the last test a group begins again at low ones, because it came from a ledger.
 """
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.lab.processes.group import MemberProcess
 from neli_router.member.member import Member
 from tests.conftest import require
-from tests.fence.stores import FencedStore, store_at
+from tests.fence.stores import FencedStore
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers import network as networks
 from tests.support.servers.network import Network
@@ -31,7 +29,7 @@ from tests.support.servers.redis import Redis
 from tests.support.servers.redis import missing as redis_missing
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.redis]
 
 NAMES = ["m1", "m2", "m3"]
 LEASE = 2.0
@@ -42,15 +40,9 @@ PAUSE = 0.2
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FencedStore]:
-    with ExitStack() as stack:
-        if request.param == "redis":
-            require(redis_missing())
-            address = f"unix://{stack.enter_context(Redis.started()).socket}"
-        else:
-            address = str(tmp_path / "fence.db")
-        opened = stack.enter_context(store_at(address))
-        opened.install()
+def store() -> Iterator[FencedStore]:
+    require(redis_missing())
+    with Redis.started() as server, FencedStore(f"unix://{server.socket}") as opened:
         yield opened
 
 
@@ -84,24 +76,18 @@ def require_refused(group: PeerProcesses, store: FencedStore, leader: MemberProc
     assert [] == store.writes.zombies
 
 
-@pytest.mark.parametrize(
-    ("protocol", "store"),
-    [("gossip", "sqlite"), pytest.param("term", "redis", marks=pytest.mark.redis)],
-    indirect=["store"],
-)
+@pytest.mark.parametrize("protocol", ["gossip", "term"])
 def test_a_leader_that_wakes_up_too_late_is_refused(protocol: str, store: FencedStore, tmp_path: Path) -> None:
     with peers(tmp_path, loopback_places(NAMES), store, protocol=protocol) as group:
         for name in NAMES:
             group.start(name)
         sleeper, term = writing_leader(group, store)
-        store.stop_between_writes(sleeper)
+        sleeper.stop()
         group.wait_until(lambda: store.admitted() > term, "a successor was to write")
         sleeper.resume()
         require_refused(group, store, sleeper, term)
 
 
-@pytest.mark.redis
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_a_leader_that_is_cut_off_is_refused_once_its_successor_writes(store: FencedStore, tmp_path: Path) -> None:
     """It reaches the store all the time, and so does its successor."""
     require(networks.missing())
@@ -133,8 +119,6 @@ def refused_leader(group: PeerProcesses, store: FencedStore) -> int:
     return refused()[0]
 
 
-@pytest.mark.redis
-@pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_a_group_from_a_ledger_is_refused_until_it_has_a_term_base(store: FencedStore, tmp_path: Path) -> None:
     config = Config(f"sqlite://{tmp_path / 'ledger.db'}", layout=Layout(partitions=1), lease=LEASE)
     with Member(config) as member, member.leading(0, timeout=PATIENCE) as lease:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
-from enum import IntEnum
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -14,16 +13,12 @@ import pytest
 import neli_router.fence.redis as fence
 from neli_router.fence import TERM_MAX, FenceMisused, Refused, tally
 from tests.conftest import require
-from tests.fence.test_fence import PAIRS, lease
+from tests.fence.test_fence import PAIRS, Grade, lease
 from tests.support.servers.redis import Redis, missing
 
 redis_py = pytest.importorskip("redis")
 
 pytestmark = pytest.mark.redis
-
-
-class Grade(IntEnum):
-    HIGH = 7
 
 
 @pytest.fixture

@@ -55,19 +55,6 @@ def test_a_longer_step_begins_where_the_last_one_ended(table: AnyTable, batch: i
     assert (1,) == table.append(rows(1), {1: 7}, 1040, after=-1).skipped
 
 
-def test_a_lower_term_is_refused_and_the_error_names_the_rivals(table: AnyTable) -> None:
-    zombie = again(table)
-    zombie.append(rows(1), {1: 7}, 0)
-    table.append(rows(1), lease(9, partition=1), 1)
-    before = tally.refused
-    with pytest.raises(Refused) as refused:
-        zombie.append(rows(1), lease(7, partition=1), 2)
-    assert (7, 9, f"{table.name}/partition=1") == (refused.value.term, refused.value.admitted, refused.value.resource)
-    assert 1 == tally.refused - before
-    assert 2 == len(prices(table))
-    assert [] == orphans(table)
-
-
 def test_terms_are_raised_once_and_never_lowered_and_refuse_a_zombie_from_then_on(table: AnyTable) -> None:
     zombie = again(table)
     with zombie.stage({1: 7}, 0) as staging:
@@ -80,8 +67,13 @@ def test_terms_are_raised_once_and_never_lowered_and_refuse_a_zombie_from_then_o
     assert (1, 2) == table.raise_terms({1: 9, 2: 9}).skipped
     commit = table.raise_terms({1: 8, 2: 10})
     assert ((2,), {1: 9}) == (commit.landed, commit.lost)
+    before = tally.refused
+    with pytest.raises(Refused) as refused:
+        table.append(rows(1), lease(8, partition=1), 0)
+    assert (8, 9, f"{table.name}/partition=1") == (refused.value.term, refused.value.admitted, refused.value.resource)
     with pytest.raises(Refused):
         table.raise_terms({1: 8})
+    assert 2 == tally.refused - before
     assert {1: Progress(9, -1), 2: Progress(10, -1)} == table.progress([1, 2])
     with pytest.raises(Refused), table.stage({1: 7}, 0):
         pytest.fail("there was no reason to begin")
@@ -163,21 +155,17 @@ def test_a_skipped_batch_raises_the_fence_also_when_a_sweep_took_its_files(table
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_step_that_makes_no_sense_is_refused(tmp_path: Path, format_: str) -> None:
     with made(format_, tmp_path, first_batch=100) as table:
-        refuses_nonsense(table)
-
-
-def refuses_nonsense(table: AnyTable) -> None:
-    with table.stage({1: 7}, 100) as staging:
-        staging.place([1])
-        with pytest.raises(FenceMisused, match="found some after it"):
-            staging.write(rows(1))
-    without_sense: tuple[Any, ...] = ({}, 100), ({8: 7}, 100), ({-1: 7}, 100), ({True: 7}, 100), ({1: -1}, 100)
-    for terms, batch in (*without_sense, ({1: 7}, 99), ({1: 7}, 100.0)):
-        with pytest.raises(FenceMisused):
-            table.append(rows(1), terms, batch)
-    with pytest.raises(BatchGap):
-        table.append(rows(1), {1: 7}, 101)
-    assert (1,) == table.append(rows(1), {1: 7}, 100).landed
+        with table.stage({1: 7}, 100) as staging:
+            staging.place([1])
+            with pytest.raises(FenceMisused, match="found some after it"):
+                staging.write(rows(1))
+        without_sense: tuple[Any, ...] = ({}, 100), ({8: 7}, 100), ({-1: 7}, 100), ({True: 7}, 100), ({1: -1}, 100)
+        for terms, batch in (*without_sense, ({1: 7}, 99), ({1: 7}, 100.0)):
+            with pytest.raises(FenceMisused):
+                table.append(rows(1), terms, batch)
+        with pytest.raises(BatchGap):
+            table.append(rows(1), {1: 7}, 101)
+        assert (1,) == table.append(rows(1), {1: 7}, 100).landed
 
 
 def test_columns_that_differ_are_named_one_by_one_but_their_order_is_free(table: AnyTable) -> None:
