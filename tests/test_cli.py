@@ -35,26 +35,6 @@ def test_help_names_every_command_and_does_not_speak_of_ledgers_alone(
     assert (0, []) == (code, [text for text in expected if text not in " ".join(output.split())])
 
 
-def test_explore_prints_its_bounds_and_that_it_is_complete() -> None:
-    code, output = run("explore", "--profile", "close")
-    first, last = output.splitlines()[0], output.splitlines()[-1]
-    assert 0 == code
-    assert "explore: 2 incarnations at once, 1 partition, readers at most 1 records apart" in first
-    assert last.startswith("  complete: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("explore", "--states", "0"), "0 is not in the range x>=1"),
-        (("simulate", "--seeds", "0"), "0 is not in the range x>=1"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
-    code, output = run(*arguments)
-    assert (2, True) == (code, complaint in output)
-
-
 def test_without_the_laboratory_the_products_commands_are_all_there_are(tmp_path: Path) -> None:
     package = Path(neli_router.__file__).parent
     shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("lab", "__pycache__"))

@@ -107,19 +107,6 @@ async def test_a_block_is_cancelled_at_once_when_its_lease_or_a_partition_is_los
 
 
 @scene
-async def test_an_agent_that_is_killed_while_it_is_waited_for_raises(agent: StandIn, client: AsyncClient) -> None:
-    async def kill() -> None:
-        await until_in_loop(lambda: agent.held == 1)
-        agent.hang_up()
-
-    killing = asyncio.create_task(kill())
-    with pytest.raises(NoAgent, match="ended the con"):
-        async with client.leading("nightly"):
-            raise AssertionError("nobody leads")
-    await killing
-
-
-@scene
 async def test_a_broken_stream_is_asked_for_again_and_closing_the_client_ends_the_block(
     agent: StandIn, client: AsyncClient
 ) -> None:

@@ -124,17 +124,6 @@ def test_a_socket_that_was_removed_is_made_again(tmp_path: Path, what: str) -> N
     assert [] == list(path.parent.iterdir())
 
 
-def test_a_socket_that_another_process_replaced_is_left_to_it(tmp_path: Path) -> None:
-    path = tmp_path / "agent.sock"
-    with listen_unix(str(path)) as own:
-        path.unlink()
-        with held(path) as pid:
-            with pytest.raises(NeliError, match=f"process {pid} listens there already"):
-                own.restored()
-            own.close()
-            assert answers(path)
-
-
 def test_a_socket_whose_number_the_file_system_changed_is_still_ones_own(tmp_path: Path) -> None:
     """This happens on file systems without stable inode numbers. Here a move to another file system causes it."""
     path = tmp_path / "agent.sock"

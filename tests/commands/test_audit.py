@@ -17,11 +17,6 @@ from tests.support.commands import neli
 from tests.support.records import genesis, join
 
 
-def history() -> list[Record]:
-    """Offsets in a file begin with 1."""
-    return taken_over(first=1)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
@@ -37,7 +32,7 @@ def run(path: Path, *arguments: str) -> Result:
 
 
 def test_a_summary_says_in_plain_words_what_the_group_did(path: Path) -> None:
-    fill(path, history())
+    fill(path, taken_over(first=1))
     result = run(path)
     assert 0 == result.exit_code, result.output
     lines = result.stdout.splitlines()
@@ -50,39 +45,35 @@ def test_a_summary_says_in_plain_words_what_the_group_did(path: Path) -> None:
 
 
 def test_its_json_has_the_same_in_numbers(path: Path) -> None:
-    fill(path, history())
+    fill(path, taken_over(first=1))
     told = json.loads(run(path, "--output", "json").stdout)
     assert ("sound", ["alice", "bob"], 4, 6) == (told["verdict"], told["members"], told["moves"], told["least"])
     assert (1, 7.5) == (told["takeovers"]["count"], told["takeovers"]["median"])
     assert (None, 0, ["notes"]) == (told["overlaps"], told["noted"], [it["kind"] for it in told["findings"]])
 
 
-def test_a_broken_promise_ends_it_with_1(path: Path) -> None:
-    records = history()
-    fill(path, [*records, Beat(by="b", sent_at=17.5, at=len(records) + 1, digest="0" * 16)])
+def test_a_broken_promise_in_the_ledger_or_in_the_notes_ends_it_with_1(path: Path, tmp_path: Path) -> None:
+    fill(path, taken_over(first=1))
+    Notebook(tmp_path / "alice.1.notes").write(Acts(6.1, 13.0, {0: 1002}))
+    Notebook(tmp_path / "bob.1.notes").write(Acts(12.5, 20.0, {0: 1020}))
+    result = run(path, "--notes", str(tmp_path))
+    assert (1, True) == (result.exit_code, "acted at the same time, 500.0 ms" in result.stdout), result.stdout
+    fill(path, [Beat(by="b", sent_at=17.5, at=len(taken_over()) + 1, digest="0" * 16)])
     result = run(path)
     assert (1, True) == (result.exit_code, "BROKEN  a promise was broken\n" in result.stdout)
     assert "bob computed another table than these records give" in result.stdout
 
 
-def test_an_overlap_in_the_notes_is_found(path: Path, tmp_path: Path) -> None:
-    fill(path, history())
-    Notebook(tmp_path / "alice.1.notes").write(Acts(6.1, 13.0, {0: 1002}))
-    Notebook(tmp_path / "bob.1.notes").write(Acts(12.5, 20.0, {0: 1020}))
-    result = run(path, "--notes", str(tmp_path))
-    assert (1, True) == (result.exit_code, "acted at the same time, 500.0 ms" in result.stdout), result.stdout
-
-
 @pytest.mark.parametrize(("folder", "said"), [(".", "has another kind of line"), ("nowhere", "nowhere has no *.notes")])
 def test_notes_that_are_none_are_refused(path: Path, tmp_path: Path, folder: str, said: str) -> None:
-    fill(path, history())
+    fill(path, taken_over(first=1))
     (tmp_path / "diary.notes").write_text("dear diary\n", encoding="utf-8")
     result = run(path, "--notes", str(tmp_path / folder))
     assert (1, True) == (result.exit_code, said in result.stderr)
 
 
 def test_a_report_and_tables_are_written_where_they_are_wanted(path: Path, tmp_path: Path) -> None:
-    fill(path, history())
+    fill(path, taken_over(first=1))
     result = run(path, "--report", str(tmp_path / "report.html"), "--table", str(tmp_path / "tables"))
     assert (0, True) == (result.exit_code, f"written: {tmp_path / 'report.html'}\n" in result.stdout)
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -94,7 +85,7 @@ def test_a_report_and_tables_are_written_where_they_are_wanted(path: Path, tmp_p
 def test_without_delta_the_error_says_how_to_get_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(path, history())
+    fill(path, taken_over(first=1))
     monkeypatch.setitem(sys.modules, "deltalake", None)
     monkeypatch.delitem(sys.modules, "neli_router.status.audit_table", raising=False)
     result = run(path, "--table", str(tmp_path / "tables"))

@@ -138,11 +138,13 @@ def test_no_name_can_become_a_command(place: StandIn, notes: Path, tmp_path: Pat
     assert not (tmp_path / "hurt").exists()
 
 
-def test_a_command_that_fails_is_said_and_the_watch_goes_on(place: StandIn, notes: Path) -> None:
+def test_a_command_that_fails_or_is_not_there_is_said_and_the_watch_goes_on(place: StandIn, notes: Path) -> None:
     changes = [OwnerView(0, name, "http://m:1", 5) for name in ("b", "c")]
-    result = watched(place, notes, *changes, command=shlex.join([sys.executable, "-c", "raise SystemExit(7)"]))
-    assert 2 == result.stderr.count("was to handle a change, but it ended with 7")
-    assert 3 == len(result.stdout.splitlines())
+    failing = shlex.join([sys.executable, "-c", "raise SystemExit(7)"])
+    missing = "it cannot be started: No such file or directory"
+    for command, said in (failing, "was to handle a change, but it ended with 7"), ("/no/such/command", missing):
+        result = watched(place, notes, *changes, command=command)
+        assert (2, 3) == (result.stderr.count(said), len(result.stdout.splitlines()))
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(place: StandIn, notes: Path) -> None:
@@ -159,11 +161,6 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(place: StandIn, not
     if notes.exists():  # A busy machine may not get that far in a second.
         child = Path("/proc") / notes.read_text() / "cmdline"
         until(lambda: not child.exists() or child.read_bytes() == b"")
-
-
-def test_a_command_that_is_not_there_is_said(place: StandIn, notes: Path) -> None:
-    result = watched(place, notes, OwnerView(0, "b", "http://m:1", 5), command="/no/such/command")
-    assert "it cannot be started: No such file or directory" in result.stderr
 
 
 def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ COMMANDS = [
     ("audit peers://a:1,b:1/x", 2, "peers have none, and write nothing down"),
     ("audit ftp://host", 2, "ftp is not a known kind of ledger"),
     ("audit sqlite:text.db", 1, "it is not an SQLite database"),
+    ("explore --states 0", 2, "0 is not in the range x>=1"),
+    ("simulate --seeds 0", 2, "0 is not in the range x>=1"),
 ]
 
 

@@ -19,19 +19,11 @@ WISHES: tuple[Record, ...] = (
 )
 
 
-def test_wishes_move_what_they_must_and_what_keeps_the_balance() -> None:
-    view = GroupView(PAIR)
-    assert [(0, "alice", "bob"), (2, "alice", "bob")] == view.moves_by(Drain(by="x", name="alice"))
-    first, *others = view.moves_by(Pin(by="x", partition=0, name="bob"))
+def test_a_wish_names_its_own_move_first_and_those_that_keep_the_balance_after_it() -> None:
+    first, *others = GroupView(PAIR).moves_by(Pin(by="x", partition=0, name="bob"))
     assert (0, "alice", "bob") == first
     assert [("bob", "alice")] == [(source, target) for _, source, target in others]
-    # A wish that is already true, cannot come true yet, or is in progress moves nothing.
-    for name in ("alice", "carol"):
-        assert [] == view.moves_by(Pin(by="x", partition=0, name=name))
     assert [] == GroupView(founded()).moves_by(Pin(by="x", partition=0, name="alice"))
-    drained = GroupView(folded(Drain(by="x", name="alice"), state=PAIR))
-    for wish in (Undrain(by="x", name="alice"), Weigh(by="x", name="alice", weight=0)):
-        assert [] == drained.moves_by(wish)
 
 
 def test_the_standby_of_each_partition_is_shown_and_a_new_one_is_news() -> None:
