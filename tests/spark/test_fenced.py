@@ -64,6 +64,9 @@ def test_a_batch_lands_once_and_is_read_by_version_and_by_partition(spark: Spark
     assert [3, 3, 11, 11, *range(19, 80, 8)] == ids(some)
     assert {"partition=3"} == {Path(urlparse(file).path).parent.name for file in some.inputFiles()}
     assert 0 == read_table(spark, table, partitions=[]).count()
+    # A batch without rows takes the step, too.
+    assert (1, 2) == append_rows(ticks(spark, 0), table, {1: 9, 2: 9}, 2).landed
+    assert {2: Progress(9, 2)} == table.progress([2])
 
 
 def test_an_old_writer_leaves_a_later_column_null(spark: SparkSession, table: FencedTable) -> None:
@@ -77,20 +80,6 @@ def test_an_old_writer_leaves_a_later_column_null(spark: SparkSession, table: Fe
     assert [None] * 4 + ["X"] * 2 == sorted((row.venue for row in read_table(spark, table).collect()), key=str)
     for where, files in ([("id", ">=", 10)], 0), ([("id", "<", 2)], 3), ([("venue", "=", "X")], 2):
         assert files == len(read_table(spark, table, where=where).inputFiles()), where
-
-
-def test_a_driver_that_was_deposed_while_spark_wrote_is_refused(spark: SparkSession, table: FencedTable) -> None:
-    rival = FencedTable(table.path)
-    with table.stage(ALL, 0) as staging:
-        assert 8 == stage_rows(ticks(spark, 8), staging)
-        rival.raise_terms(dict.fromkeys(range(8), 9))
-        with pytest.raises(Refused, match="term 9"):
-            table.commit(staging)
-    assert 0 == read_table(spark, table).count()
-    assert {"_neli"} == names(table)
-    # A batch without rows takes the step, too.
-    assert (1, 2) == append_rows(ticks(spark, 0), table, {1: 9, 2: 9}, 0).landed
-    assert {2: Progress(9, 0)} == table.progress([2])
 
 
 def test_columns_that_differ_and_foreign_rows_are_refused(spark: SparkSession, table: FencedTable) -> None:
@@ -155,13 +144,15 @@ def test_a_path_that_looks_like_a_pattern_is_that_of_one_table(spark: SparkSessi
         assert rows.collect() == read_table(spark, table).collect(), name
 
 
+TYPES = (
+    "SELECT 1 AS partition, 3 c, CAST(1.5 AS FLOAT) d, 2.5D e, 'x' f, X'00ff' g, true h, DATE '9999-12-31' i, "
+    "TIMESTAMP '9999-12-31 23:59:59.123456' j, 1.25BD k, array(1, null) l, map('k', 1) n, CAST(null AS LONG) o, "
+    "named_struct('at', TIMESTAMP '2026-01-02 03:04:05.678901', 'n', 'y') m"
+)
+
+
 def test_values_of_every_type_are_the_same_to_spark_and_to_other_engines(spark: SparkSession, tmp_path: Path) -> None:
-    text = (
-        "SELECT 1 AS partition, CAST(1 AS TINYINT) a, CAST(2 AS SMALLINT) b, 3 c, CAST(1.5 AS FLOAT) d, 2.5D e, 'x' f, "
-        "X'00ff' g, true h, DATE '9999-12-31' i, TIMESTAMP '9999-12-31 23:59:59.123456' j, 1.25BD k, array(1, null) l, "
-        "named_struct('at', TIMESTAMP '2026-01-02 03:04:05.678901', 'n', 'y') m, map('k', 1) n, CAST(null AS LONG) o"
-    )
-    rows = spark.sql(text)
+    rows = spark.sql(f"{TYPES}, CAST(1 AS TINYINT) a, CAST(2 AS SMALLINT) b")
     table = FencedTable.create(tmp_path / "types", rows.schema, LAYOUT)
     append_rows(rows, table, {1: 7}, 0)
     for compacted in (False, True):
@@ -177,12 +168,7 @@ def test_values_of_every_type_are_the_same_to_spark_and_to_other_engines(spark: 
 
 
 def test_an_iceberg_table_takes_the_same_rows_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
-    text = (
-        "SELECT 1 AS partition, 3 c, CAST(1.5 AS FLOAT) d, 2.5D e, 'x' f, X'00ff' g, true h, DATE '9999-12-31' i, "
-        "TIMESTAMP '9999-12-31 23:59:59.123456' j, 1.25BD k, array(1, null) l, map('k', 1) n, CAST(null AS LONG) o, "
-        "named_struct('at', TIMESTAMP '2026-01-02 03:04:05.678901', 'n', 'y') m"
-    )
-    rows = spark.sql(text)
+    rows = spark.sql(TYPES)
     with made("iceberg", tmp_path / "a lake", rows.schema) as table:
         first = append_rows(rows, table, {1: 7, 2: 7}, 0)
         assert (1, 2) == first.landed

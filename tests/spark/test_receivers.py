@@ -138,14 +138,19 @@ def test_it_writes_to_postgresql(frame: DataFrame, database: str) -> None:
         connection.execute("CREATE TABLE prices (instrument TEXT, price REAL, partition INTEGER)")
         fence.install(connection)
     prices = SqlReceiver("prices", lambda: psycopg.connect(database))
-    assert ROWS == prices.write(frame, insert, terms=TERMS, batch=1).landed
-    assert frozenset(TERMS) == prices.write(frame, insert, terms=TERMS, batch=1).before
-    prices.raise_terms({2: 200})
-    with pytest.raises(Refused, match="'prices/2', but term 200 was already"):
-        prices.write(frame, insert, terms=TERMS, batch=2)
+    lands_once_until_it_is_refused(prices, frame, insert)
     with psycopg.connect(database) as connection:
         counted = connection.execute("SELECT partition, count(*) FROM prices GROUP BY partition").fetchall()
     assert {partition: rows * (1 if partition == 2 else 2) for partition, rows in ROWS.items()} == dict(counted)
+
+
+def lands_once_until_it_is_refused(prices: Any, frame: DataFrame, write: Callable[..., Any]) -> None:
+    """Two batches, and between them a newer owner of partition 2."""
+    assert ROWS == prices.write(frame, write, terms=TERMS, batch=1).landed
+    assert frozenset(TERMS) == prices.write(frame, write, terms=TERMS, batch=1).before
+    prices.raise_terms({2: 200})
+    with pytest.raises(Refused, match="/2', but term 200 was already"):
+        prices.write(frame, write, terms=TERMS, batch=2)
     assert {1: 2, 2: 1} == prices.progress([1, 2])
 
 
@@ -158,12 +163,7 @@ def test_it_writes_to_redis(frame: DataFrame, redis: str) -> None:
         return (("HINCRBYFLOAT", name, row.instrument, row.price) for row in rows)
 
     prices = RedisReceiver(name, lambda: redis_py.Redis.from_url(redis))
-    assert ROWS == prices.write(frame, commands, terms=TERMS, batch=1).landed
-    assert frozenset(TERMS) == prices.write(frame, commands, terms=TERMS, batch=1).before
-    prices.raise_terms({2: 200})
-    assert {1: 1, 2: 1} == prices.progress([1, 2])
-    with pytest.raises(Refused, match="/2', but term 200 was already"):
-        prices.write(frame, commands, terms=TERMS, batch=2)
+    lands_once_until_it_is_refused(prices, frame, commands)
     with closing(redis_py.Redis.from_url(redis)) as client:
         found = {key.decode(): float(price) for key, price in client.hgetall(name).items()}
     expected = {f"instrument {number}": number / 4 * (1 if number % 8 == 2 else 2) for number in range(100)}

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from neli_router.spark import SparkUnusable, java_home, runtime
 
 JAVA = shutil.which("java")
 WHOLE = metadata.version("pyspark")
+REINSTALL = f"pip uninstall pyspark-client, then pip install --force-reinstall --no-deps pyspark=={WHOLE}"
 
 
 def java_of(version: str, folder: Path) -> Path:
@@ -122,10 +122,21 @@ def test_a_folder_that_others_may_write_to_or_that_is_none_is_refused(bare: Mapp
         java_home({**bare, "XDG_CACHE_HOME": "/dev/null"})
 
 
-def test_pyspark_alone_or_under_a_client_of_its_version_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyspark_is_whole_alone_or_under_a_client_of_its_version_and_not_under_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     runtime.require_pyspark()
-    monkeypatch.setattr(runtime, "_version", lambda name: WHOLE)
+    versions = {"pyspark": WHOLE, "pyspark-client": WHOLE}
+    monkeypatch.setattr(runtime, "_version", versions.get)
     runtime.require_pyspark()
+    versions["pyspark-client"] = "4.0.1"
+    monkeypatch.setattr("pyspark.__version__", "4.0.1")
+    found = f"pyspark-client 4.0.1 was installed over it, and the Python files are now 4.0.1: {REINSTALL}"
+    with pytest.raises(SparkUnusable, match=found):
+        runtime.require_pyspark()
+    del versions["pyspark"]
+    with pytest.raises(SparkUnusable, match="which only connects to a Spark that runs"):
+        runtime.require_pyspark()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +145,7 @@ def test_pyspark_alone_or_under_a_client_of_its_version_is_whole(monkeypatch: py
         ({}, ModuleNotFoundError("?", name="pyspark"), r"not installed: install the extra 'spark'"),
         ({}, ModuleNotFoundError("?", name="pyarrow.lib"), r"pyarrow was wanted, .* not installed: install the extra"),
         ({"pyspark-client": "4.2.0"}, ImportError("?", name="pyspark"), "stands in its place.* install the extra"),
+        ({"pyspark": WHOLE}, ImportError("(unknown location)", name="pyspark"), f"its files are gone.*{REINSTALL}"),
     ],
 )
 def test_a_missing_package_says_how_to_get_it(
@@ -149,82 +161,3 @@ def test_any_other_failed_import_stays_what_it_is() -> None:
         with pytest.raises(ImportError) as caught, runtime.explained():
             raise error
         assert error is caught.value
-
-
-# Installed files: the real folder, not a test's claim about it
-
-REINSTALL = f"pip install --force-reinstall --no-deps pyspark=={WHOLE}"
-
-ONLY_WHOLE = {"bin", "core", "data", "examples", "jars", "licenses", "python", "sbin"}
-"""Folders of PySpark 4.2 that pyspark-client does not have; and `sql/classic`."""
-
-ASK = """
-import sys, neli_router.spark
-try:
-    print(getattr(neli_router.spark, sys.argv[1])(*sys.argv[2:]))
-except (neli_router.errors.NeliError, ImportError) as error:
-    print(f"{type(error).__name__}: {error}")
-"""
-
-
-def installed(folder: Path, *names: str, client: str = "") -> None:
-    """Install a `pyspark` there that has these files of the real one, and those of a client if `client` is a
-    version."""
-    whole = Path(pyspark.__file__).parent
-    for name in names:
-        place = folder / "pyspark" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(whole / name)
-    if client:
-        (folder / "pyspark" / "version.py").unlink()
-        (folder / "pyspark" / "version.py").write_text(f"__version__ = {client!r}\n")
-        noted(folder, "pyspark-client", client)
-
-
-def noted(folder: Path, name: str, version: str) -> None:
-    """Record the package like pip does."""
-    place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    place.mkdir()
-    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-
-
-def asked(folder: Path, *question: str) -> str:
-    """The output of a program that has this `pyspark`, and all other packages that are installed here."""
-    others = folder / "others"
-    others.mkdir(exist_ok=True)
-    for entry in Path(pyspark.__file__).parents[1].iterdir():
-        if not entry.name.startswith("pyspark") and not (others / entry.name).exists():
-            (others / entry.name).symlink_to(entry)
-    path = os.pathsep.join(map(str, (folder, others, Path(runtime.__file__).parents[2])))
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", ASK, *question],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stderr
-    return done.stdout
-
-
-def entries() -> list[str]:
-    return [it.name for it in Path(pyspark.__file__).parent.iterdir() if it.name != "__pycache__"]
-
-
-def test_a_client_that_was_installed_over_pyspark_is_found_before_spark_starts(tmp_path: Path) -> None:
-    noted(tmp_path, "pyspark", WHOLE)
-    installed(tmp_path, *entries(), client="4.0.1")
-    told = asked(tmp_path, "session")
-    assert told.startswith(f"SparkUnusable: PySpark {WHOLE} was wanted whole")
-    assert "pyspark-client 4.0.1 was installed over it, and the Python files are now 4.0.1: pip uninstall" in told
-    assert REINSTALL in told
-
-
-def test_what_the_uninstalled_client_left_of_pyspark_is_told(tmp_path: Path) -> None:
-    noted(tmp_path, "pyspark", WHOLE)
-    installed(tmp_path, *(name for name in entries() if name in ONLY_WHOLE), "sql/classic")
-    for question in ("session", "with_slot"):
-        told = asked(tmp_path, question)
-        assert told.startswith("MissingExtra: pyspark was wanted, for neli_router.spark, but its files are gone")
-        assert REINSTALL in told

@@ -209,15 +209,6 @@ def test_a_column_is_found_as_spark_finds_it(spark: SparkSession) -> None:
         assert [Row(key="k", KEY="other", Slot=1, slot=LAYOUT.slot("other"))] == both.collect()
 
 
-def test_the_type_holds_every_slot(spark: SparkSession) -> None:
-    df = frame(spark, ["k"])
-    types = {
-        slots: dict(df.transform(with_slot, "key", Layout(slots=slots, partitions=1)).dtypes)["slot"]
-        for slots in (1, 16384, 2**31, 2**31 + 1, SLOTS_MAX)
-    }
-    assert {1: "int", 16384: "int", 2**31: "int", 2**31 + 1: "bigint", SLOTS_MAX: "bigint"} == types
-
-
 def unread(spark: SparkSession) -> DataFrame:
     """A DataFrame that fails as soon as any of it is read."""
     return spark.sql("SELECT raise_error('read') AS key, 1 AS number, map('a', 1) AS map, 1.0D AS real, true AS truth")
