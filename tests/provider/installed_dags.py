@@ -4,7 +4,6 @@
 """
 
 import os
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -77,12 +76,6 @@ AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(hours=1)}
 
 with DAG("lose", default_args={**AGAIN, "retry_policy": LeadershipRetryPolicy(), "push_term": True}, **GIVEN):
 
-    @task.leader(role=0, neli_conn_id=OF_HOST, when_not_leading="fail")
-    def wait_for_a_process(lease: Any, ti: Any = None) -> list[object]:
-        if ti.try_number == 1:
-            subprocess.run(["/bin/sleep", "600"], check=True)
-        return [lease.member, lease.term]
-
     @task.leader(role=0, neli_conn_id=OF_HOST, when_not_leading="fail", end_within=1.0, retry_delay=1)
     def swallow(lease: Any, ti: Any = None) -> str:
         while ti.try_number == 1:
@@ -92,7 +85,6 @@ with DAG("lose", default_args={**AGAIN, "retry_policy": LeadershipRetryPolicy(),
                 print("not me")  # noqa: T201 - into the task's log.
         return str(lease.member)
 
-    wait_for_a_process()  # type: ignore[call-arg, misc]
     swallow()  # type: ignore[call-arg, misc]
 
 FOLDER = "{{ dag_run.conf['folder'] }}/{{ ti.try_number }}"

@@ -102,12 +102,6 @@ def test_one_request_says_who_leads_whether_that_is_here_and_what_the_layout_is(
             hook.leader("nightly", wanted=Layout(partitions=16))
 
 
-def test_a_ledger_knows_no_host_and_so_none_that_may_act(ledger: str) -> None:
-    with NeliHook(ledger) as hook:
-        found = hook.leader("nightly")
-    assert ("a", None, False) == (found.owner.name, found.member, found.may_act)
-
-
 def test_it_knows_what_this_host_leads(neli_default: str) -> None:
     with NeliHook() as hook:
         assert ("a", True) == (hook.member(), hook.leads("nightly", within=PATIENCE))
@@ -144,8 +138,10 @@ def test_a_block_in_an_event_loop_ends_by_the_loss_of_its_lease(a: str, tmp_path
             play(story, a)
 
 
-def test_a_ledger_knows_no_host(ledger: str) -> None:
+def test_a_ledger_knows_no_host_and_so_none_that_may_act(ledger: str) -> None:
     with NeliHook(ledger) as hook:
+        found = hook.leader("nightly")
+        assert ("a", None, False) == (found.owner.name, found.member, found.may_act)
         for ask in (hook.member, lambda: hook.leads("nightly"), lambda: hook.leading("nightly"), hook.share):
             with pytest.raises(
                 ConfigError, match="'ledger' is to a ledger, which does not know this host: give it the"

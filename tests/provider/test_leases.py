@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -174,6 +175,10 @@ def wait_for_a_lock(_: object) -> None:
         lock.acquire()
 
 
+def wait_for_a_process(_: object) -> None:
+    subprocess.run(["/bin/sleep", str(LONG)], check=True)
+
+
 def compute(_: object) -> None:
     while True:
         sum(range(1000))
@@ -185,7 +190,7 @@ def catch_errors(_: object) -> None:
             sleep()
 
 
-AT_WORK = {one.__code__ for one in (sleep, until, wait_for_a_lock, compute)}
+AT_WORK = {one.__code__ for one in (sleep, until, wait_for_a_lock, wait_for_a_process, compute)}
 
 
 def loss(group: Group, held: HeldBlock[Any], work: Callable[[Any], object] = sleep) -> LeadershipLost:
@@ -205,8 +210,7 @@ def loss(group: Group, held: HeldBlock[Any], work: Callable[[Any], object] = sle
     return caught.value
 
 
-# Other kinds of work wait for processes: tests/provider/test_installation.py.
-@pytest.mark.parametrize("work", [wait_for_a_lock, compute, catch_errors])
+@pytest.mark.parametrize("work", [wait_for_a_lock, wait_for_a_process, compute, catch_errors])
 def test_a_lost_lease_ends_the_work_whatever_it_is_at(group: Group, hook: NeliHook, work: Work) -> None:
     with signals_kept():
         lost = loss(group, holding(hook, group.role), work)

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from airflow_provider._arguments import asked_role, configured_layout, layout_of_run
 from airflow_provider.partitions import AllPartitions, SlotPartitionMapper
 from neli_router.core.keyspace import Layout
-from neli_router.errors import BadKey, ConfigError
+from neli_router.errors import ConfigError
 from tests.support.spellings import SPELLINGS, require_same
 
 pytestmark = pytest.mark.airflow
@@ -26,12 +26,6 @@ ODD = Layout(slots=1000, partitions=7, tags=True)
 @pytest.mark.parametrize("layout", [EIGHT, ODD])
 def test_a_key_gets_the_partition_that_members_give_it(layout: Layout, key: str) -> None:
     assert str(layout.partition(key)) == SlotPartitionMapper(layout).to_downstream(key)
-
-
-def test_a_key_without_a_form_in_utf_8_is_refused() -> None:
-    mapper = SlotPartitionMapper(EIGHT)
-    with pytest.raises(BadKey, match="a str of length 5 with a lone surrogate"):
-        mapper.to_downstream("Anna\ud800")
 
 
 def test_a_mapper_and_a_window_travel_with_their_dag_and_a_roll_up_wants_each_partition() -> None:
