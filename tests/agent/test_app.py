@@ -236,8 +236,6 @@ def test_wishes_are_previewed_then_granted_and_pins_and_weights_are_shown_where_
     ("kind", "body", "problem"),
     [
         ("pin", {"name": "b", "partition": 1}, "no member is called 'b': the members are a"),
-        ("weigh", {"name": "b", "weight": 1}, "no member is called 'b': the members are a"),
-        ("pin", {"name": "a", "partition": 99}, "there is no partition 99: they count from 0 to 7"),
         ("pin", {"name": "a"}, "pin needs a partition: give one"),
         ("unpin", {"partition": 1, "name": "a"}, "unpin takes no name: leave it out"),
         ("drain", {"name": "a", "weight": 3}, "drain takes no weight: leave it out"),
@@ -319,9 +317,6 @@ def test_a_job_reports_how_far_it_is_behind_until_it_gives_its_partitions_back_o
     [
         ({"loads": {}}, "load needs the load of at least one partition: give some"),
         ({"loads": {"8": 1.0}}, "there is no partition 8: they count from 0 to 7"),
-        ({"loads": {"-1": 1.0}}, "there is no partition -1: they count from 0 to 7"),
-        ({"loads": {"1": -0.5}}, "the load of partition 1 must be a number from 0 to 1e+15, got -0.5"),
-        ({"loads": {"1": 1e16}}, "the load of partition 1 must be a number from 0 to 1e+15, got 1e+16"),
         ({"loads": {"1": 1.0}, "layout": {"partitions": 4}}, "these loads are of another layout than the group's: "),
         ({"loads": {"1": None}}, "Expected `float`, got `null` - at `$.loads[...]`"),
         ({"loads": {"one": 1.0}}, "Expected `int`, got `str`"),

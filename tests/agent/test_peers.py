@@ -13,7 +13,6 @@ from uuid import uuid4
 import httpx
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 
 from neli_router.agent.wire import PeersView, PeerView
 from neli_router.commands.cli import main
@@ -22,7 +21,6 @@ from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.peers.kept import KeptMemory
-from neli_router.member.member import Member
 from tests.member.test_peer_footing import PARTITIONS, Listed
 from tests.support.agents.running import TOKEN, Running, over_unix, running
 from tests.support.servers.process import free_udp_ports
@@ -113,15 +111,6 @@ class Group:
     def doctor(self) -> str:
         return doctor(self.places, "--me", self.places[0], "--socket", self.socket(0))[1]
 
-    def metrics(self) -> dict[str, float]:
-        """Including the values of their labels: role before reason."""
-        found = {}
-        for family in text_string_to_metric_families(self.get("/metrics").text):
-            for sample in family.samples:
-                labels = ",".join(text for _, text in sorted(sample.labels.items(), reverse=True))
-                found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-        return found
-
 
 @pytest.fixture(name="stack")
 def _stack() -> Iterator[ExitStack]:
@@ -181,8 +170,6 @@ def test_an_operator_names_a_leader_and_rebalances(group: Group) -> None:
     code, said = group.say("rebalance", "--output", "json", of=2)
     assert "m2" == json.loads(said)["member"]  # And how many it leads by now: some may have moved already.
     group.await_even()
-    code, said = group.say("rebalance", "--to", "elsewhere:1")
-    assert (2, True) == (code, "unknown peer 'elsewhere:1'" in said)
     code, said = group.say("rebalance", "--partition", "3")
     assert (2, True) == (code, "name it with --to HOST:PORT" in said)
 
@@ -230,7 +217,7 @@ def test_doctor_fails_when_the_agent_at_the_socket_runs_another_list_or_is_anoth
     assert (1, True) == (code, f"0.sock is {places[0]}, and not {places[1]}" in said)
 
 
-def test_commands_and_metrics_show_peers_their_leaders_and_what_became_of_those_that_are_gone(
+def test_commands_show_peers_their_leaders_and_what_became_of_those_that_are_gone(
     stack: ExitStack, tmp_path: Path
 ) -> None:
     group = Group(tmp_path, stack)
@@ -250,13 +237,7 @@ def test_commands_and_metrics_show_peers_their_leaders_and_what_became_of_those_
     assert (0, {False, True}) == (code, {" believed  customer-" in line for line in said.splitlines()})
     assert all((" believed " in line) is not line.startswith("m0 ") for line in said.splitlines())
     assert "ok voters all 3 peers answer, and there is a leader; term " in group.doctor()
-    until(lambda: group.metrics()["neli_peers_alive"] == 3, "answers of all")
-    before, silent = group.metrics(), f"neli_peer_alive{{{places[2]}}}"
-    assert (3, 2, 1) == (before["neli_peers"], before["neli_peers_majority"], before[silent])
-    assert before["neli_transitions_total{leader,elected}"] >= 2
-    assert before["neli_datagrams_total{sent}"] > 0
-    assert before["neli_datagrams_total{taken}"] > 0
-    assert 0 == sum(value for name, value in before.items() if name == "neli_refused_datagrams_total{key}")
+    until(lambda: "neli_peers_alive 3.0" in group.get("/metrics").text, "answers of all")
     assert "" == output_of(tool("promtool"), "check", "metrics", given=group.get("/metrics").content).strip()
 
     group.leave(2)
@@ -268,20 +249,6 @@ def test_commands_and_metrics_show_peers_their_leaders_and_what_became_of_those_
     code, said = say("peers")
     assert (0, True) == (code, "silent" in said and "it is down, or cut off" in said)
     assert f"{places[2]} is silent (nothing is heard of it)" in say("events")[1]
-
-    # Another process, with another key, speaks from the place of the peer that left.
-    address = f"{group.listed.address(2)}&key_file={key_in(tmp_path, '0' * 64)}"
-    stranger = Config.of({"ledger": address, "protocol": "term", "name": "m2", "beat": BEAT, **OPTIONS})
-    until(lambda: group.metrics()[silent] == 0, "its silence")
-    with Member(stranger):
-        until(lambda: group.metrics()["neli_refused_datagrams_total{key}"] > 0, "a refusal")
-        assert 0 == group.metrics()[silent]
-    changes = "neli_leader_changes_total"
-    until(lambda: group.metrics()[changes] > before[changes], "a new leader")
-    after = group.metrics()
-    assert after["neli_term"] > before["neli_term"]
-    assert 2 == after["neli_peers_alive"]
-    until(lambda: group.metrics()["neli_partitions_unled"] == 0, "leaders of all")
 
     group.leave(1)
     until(lambda: group.ask("/v1/peers")["alive"] == 1, "the end of the majority")
@@ -395,8 +362,6 @@ def test_doctor_says_of_a_list_a_port_a_key_and_votes_what_the_member_would_say(
     with closing(KeptMemory(state, group="jobs", me=places[0], mark=b"term 256 3")) as memory:
         memory.keep(b"")
     assert f"{state} can be written to" in doctor(places, *words)[1]
-    code, said = doctor(places, *words, protocol="gossip")
-    assert (1, True) == (code, "the file was written for another protocol, or for another number" in said)
     missing = ["a.invalid:1", "b.invalid:1", "c.invalid:1"]
     known = ("--key-file", key_in(tmp_path, "0" * 64), "--state", f"{tmp_path}/nowhere")
     said = doctor(missing, "--me", missing[0], *known)[1]

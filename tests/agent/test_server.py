@@ -78,17 +78,6 @@ def on_its_socket(tmp_path: Path) -> AgentOptions:
     return AgentOptions(socket=str(tmp_path / "agent.sock"))
 
 
-def test_all_problems_are_told_at_once_without_the_token() -> None:
-    with pytest.raises(ConfigError) as caught:
-        AgentOptions(listen="0.0.0.0:0", token="")
-    assert ["allow_remote" in problem for problem in caught.value.problems] == [True, False]
-    assert "needs a token" in caught.value.problems[1]
-    with pytest.raises(ConfigError) as caught:
-        AgentOptions(socket="/a", token="a secret word of mine")  # noqa: S106 - it opens nothing.
-    told = repr([AgentOptions(listen="127.0.0.1:0", token=TOKEN), Reloaded(token=TOKEN)])
-    assert (False, False) == ("secret" in str(caught.value), TOKEN in told)
-
-
 def test_an_agent_whose_socket_is_held_does_not_join(tmp_path: Path, options: AgentOptions) -> None:
     with running(configured(tmp_path), options) as first:
         first.await_ready()

@@ -99,11 +99,6 @@ def test_a_zombie_waits_for_the_newer_transaction_and_is_then_refused(path: Path
     with closing(sqlite3.connect(path, isolation_level=None)) as newer, ThreadPoolExecutor(1) as pool:
         newer.execute("BEGIN IMMEDIATE")
         fence.admit(newer, "notes", 9)
-        with (
-            closing(sqlite3.connect(path, timeout=0)) as hasty,
-            pytest.raises(sqlite3.OperationalError, match="database is locked"),
-        ):
-            fence.admit(hasty, "notes", 7)
         writing = pool.submit(write)
         assert not writing.done()
         newer.execute("COMMIT")

@@ -24,7 +24,6 @@ from neli_router.errors import (
     BadKey,
     ConfigError,
     GroupMismatch,
-    LeaseLost,
     NoAgent,
     NoOwner,
 )
@@ -126,18 +125,6 @@ def test_it_knows_what_this_host_leads(neli_default: str) -> None:
     play(story)
 
 
-def test_a_block_in_an_event_loop_ends_by_the_loss_of_its_lease(a: str, tmp_path: Path) -> None:
-    with member(tmp_path, "a", drain_timeout=0.0) as agent:
-
-        async def story(hook: NeliHook) -> None:
-            async with hook.aleading("nightly", timeout=PATIENCE):
-                agent.stop()
-                await asyncio.sleep(PATIENCE)
-
-        with pytest.raises(LeaseLost):
-            play(story, a)
-
-
 def test_a_ledger_knows_no_host_and_so_none_that_may_act(ledger: str) -> None:
     with NeliHook(ledger) as hook:
         found = hook.leader("nightly")
@@ -198,37 +185,24 @@ def test_changes_begin_with_all_owners_and_go_on_with_what_changes(tmp_path: Pat
         play(story, conn_id)
 
 
-def test_changes_outlive_the_agent(a: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("conn_id", "kind", "found"),
+    [("a", NoAgent, "there is no socket"), ("its_ledger", NoOwner, "no member has made the ledger sqlite:")],
+)
+@pytest.mark.usefixtures("a")
+def test_changes_outlive_the_agent_and_the_ledger(tmp_path: Path, conn_id: str, kind: type, found: str) -> None:
     async def story(hook: NeliHook) -> None:
         async with aclosing(hook.changes()) as news:
             away = await anext(news)
             assert isinstance(away, Away)
-            assert "there is no socket" == away.error.found
+            assert (kind, True) == (type(away.error), found in str(away.error))
             for _ in range(2):
                 with ExitStack() as life:
                     await asyncio.to_thread(life.enter_context, member(tmp_path, "a"))
-                    await until_known(news, lambda known: PARTITIONS == len(known) and known[0].name == "a")
-                while not isinstance(away := await anext(news), Away):
-                    pass
-                assert isinstance(away.error, NoAgent)
+                    await until_known(news, lambda known: ["a"] * PARTITIONS == [view.name for view in known.values()])
+                await until_known(news, lambda known: {None} >= {view.name for view in known.values()})
 
-    play(story, a)
-
-
-@pytest.mark.usefixtures("a")
-def test_changes_outlive_the_ledger(tmp_path: Path) -> None:
-    async def story(hook: NeliHook) -> None:
-        async with aclosing(hook.changes()) as news:
-            away = await anext(news)
-            assert isinstance(away, Away)
-            assert isinstance(away.error, NoOwner)
-            assert "no member has made the ledger sqlite:" in str(away.error)
-            with ExitStack() as life:
-                await asyncio.to_thread(life.enter_context, member(tmp_path, "a"))
-                await until_known(news, lambda known: {"a"} == {view.name for view in known.values()})
-            await until_known(news, lambda known: {None} == {view.name for view in known.values()})
-
-    play(story, "its_ledger")
+    play(story, conn_id)
 
 
 def test_a_follower_that_is_slow_hears_of_the_newest_owners(a: str, tmp_path: Path) -> None:

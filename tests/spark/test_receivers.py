@@ -113,8 +113,6 @@ def test_a_deposed_driver_still_writes_what_it_owns(prices: SqlReceiver, frame: 
 def test_what_cannot_be_written_is_an_error(prices: SqlReceiver, frame: DataFrame, path: Path) -> None:
     with pytest.raises(FenceMisused, match=r"a column 'partition' .* found the columns instrument, price: add it by"):
         prices.write(frame.drop("partition"), inserting(), terms=TERMS, batch=1)
-    with pytest.raises(FenceMisused, match="a batch was wanted"):
-        prices.write(frame, inserting(), terms=TERMS, batch=-1)
     with pytest.raises(FenceMisused, match="a term was wanted"):
         prices.write(frame, inserting(), terms={**TERMS, 1: -1}, batch=1)
     assert [] == instruments(path)
