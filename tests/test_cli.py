@@ -6,15 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import neli_router
-from neli_router.commands.cli import COMMANDS, main
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, arguments)
-    return result.exit_code, result.output
+from neli_router.commands.cli import COMMANDS
+from tests.support.commands import neli
 
 
 @pytest.mark.parametrize(
@@ -31,8 +26,8 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_help_names_every_command_and_does_not_speak_of_ledgers_alone(
     words: tuple[str, ...], expected: list[str]
 ) -> None:
-    code, output = run(*words, "--help")
-    assert (0, []) == (code, [text for text in expected if text not in " ".join(output.split())])
+    result = neli(*words, "--help")
+    assert (0, []) == (result.exit_code, [text for text in expected if text not in " ".join(result.output.split())])
 
 
 def test_without_the_laboratory_the_products_commands_are_all_there_are(tmp_path: Path) -> None:

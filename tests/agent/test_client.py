@@ -17,7 +17,7 @@ from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUna
 from neli_router.member.member import Member
 from tests.support.agents.running import PARTITIONS, STEADY, Running, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 
 def test_owners_come_in_the_order_of_their_keys_and_a_key_without_one_says_why_and_is_not_shown(
@@ -50,10 +50,8 @@ def test_a_watch_tells_each_change_until_it_is_closed_from_another_thread(stand_
     with client.watch("k") as watch:
         views = iter(watch)
         assert "alpha" == next(views).name
-        closer = threading.Thread(target=watch.close)
-        closer.start()
-        assert [] == list(views)
-        closer.join()
+        with beside(watch.close):
+            assert [] == list(views)
     until(lambda: stand_in.held == 0)
 
 

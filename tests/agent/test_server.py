@@ -42,7 +42,7 @@ from tests.support.agents.running import (
 )
 from tests.support.processes.forked import Program
 from tests.support.servers.process import free_port
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 MAIN = """
 import json, sys
@@ -196,10 +196,8 @@ def test_a_member_that_is_replaced_tells_clients_and_ends_its_agent_with_that_er
             with Member(configured(tmp_path, replace=True)):
                 told.append(events.next_called("ended"))
 
-    replacing = threading.Thread(target=replace)
-    replacing.start()
-    assert EXIT_REFUSED == run(configured(tmp_path), AgentOptions(socket=f"{tmp_path}/agent.sock"))
-    replacing.join()
+    with beside(replace):
+        assert EXIT_REFUSED == run(configured(tmp_path), AgentOptions(socket=f"{tmp_path}/agent.sock"))
     assert "was to be the only one called 'a'" in told[0]["why"]
     assert "Error: Replaced: " in capfd.readouterr().err
     assert not (tmp_path / "agent.sock").exists()

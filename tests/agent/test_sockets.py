@@ -5,8 +5,6 @@ import os
 import re
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from neli_router.agent.server.sockets import listen_tcp, listen_unix
 from neli_router.config.agent_address import PATH_MAX, Address, distrust
 from neli_router.errors import NeliError
+from tests.support.processes.forked import Program
 
 HOLDER = """
 import socket, sys
@@ -30,12 +29,9 @@ sys.stdin.read()
 @contextmanager
 def held(path: Path) -> Iterator[int]:
     """Another process that listens there. Yields its process ID."""
-    command = [sys.executable, "-S", "-c", HOLDER, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert b"listening\n" == holder.stdout.readline()
+    with Program(HOLDER, str(path), folder=path.parent) as holder:
+        assert "listening\n" == holder.stdout.readline()
         yield holder.pid
-        holder.communicate()
 
 
 def mode(path: Path) -> int:

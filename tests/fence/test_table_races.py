@@ -1,12 +1,9 @@
 """Real processes on one fenced table of either format: they race, are killed at every point, wake up as zombies."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -19,7 +16,8 @@ from neli_router.fence import Refused
 from neli_router.fence.delta import FencedTable
 from neli_router.fence.tables import Progress
 from tests.fence.lakes import FORMATS, AnyTable, commits, made, opened, orphans, read, where
-from tests.support.waiting import PATIENCE
+from tests.support.processes.forked import Program, state_of
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.process
 
@@ -104,16 +102,6 @@ def disorder(table: AnyTable) -> list[str]:
     return found
 
 
-@contextmanager
-def program(text: str, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen([sys.executable, "-c", text, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-
-
 @pytest.fixture(params=FORMATS)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyTable]:
     with made(request.param, tmp_path, SCHEMA) as table:
@@ -123,7 +111,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyTable]:
 @pytest.mark.parametrize("table", ["delta"], indirect=True)
 @pytest.mark.parametrize(("point", "term"), POINTS)
 def test_a_killed_program_leaves_a_whole_table_and_is_swept_away(table: AnyTable, point: str, term: int) -> None:
-    with program(VICTIM, where(table), point) as victim:
+    with Program(VICTIM, where(table), point, folder=ROOT) as victim:
         assert -signal.SIGKILL == victim.wait(PATIENCE)
     has_landed = point == "committed"
     assert ([(1, 0, "victim"), (2, 0, "victim")] if has_landed else []) == held(table)
@@ -142,10 +130,9 @@ def test_a_killed_program_leaves_a_whole_table_and_is_swept_away(table: AnyTable
 
 
 def test_a_zombie_that_wakes_up_is_refused_and_its_log_says_so(table: AnyTable) -> None:
-    with program(ZOMBIE, where(table)) as zombie:
-        assert zombie.stdout is not None
+    with Program(ZOMBIE, where(table), folder=ROOT) as zombie:
         assert "ready\n" == zombie.stdout.readline()
-        os.waitid(os.P_PID, zombie.pid, os.WSTOPPED)
+        until(lambda: "T" == state_of(zombie.pid), "its stop")
         assert 0 == table.sweep()  # It may still land: it looks the same as a slow one.
         table.raise_terms({1: 9})
         table.append(rows("owner", 9, 0, 1), {1: 9}, 0)
@@ -198,7 +185,7 @@ def test_racing_processes_land_each_batch_once_and_no_term_out_of_order(tmp_path
     with ExitStack() as stack:
         words = [(where(table), str(counter), format_, f"racer-{number}") for number in range(count)]
         racer = "import sys; from tests.fence.test_table_races import race; race(*sys.argv[1:])"
-        racers = [stack.enter_context(program(racer, *word)) for word in words]
+        racers = [stack.enter_context(Program(racer, *word, folder=ROOT)) for word in words]
         assert [0] * count == [one.wait(PATIENCE) for one in racers]
     assert [] == disorder(table)
     wanted = [(partition, batch) for partition in range(PARTITIONS) for batch in range(BATCHES[format_])]

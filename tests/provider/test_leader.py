@@ -1,11 +1,8 @@
 """@task.leader and LeaderMixin, in Dags that `dag.test()` runs on real agents."""
 
 import asyncio
-import logging
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,8 +36,9 @@ from tests.provider.conftest import states
 from tests.provider.triggerer import triggerer
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE
+from tests.support.agents.stand_in import whenever
 from tests.support.given import DagTest, spelled
-from tests.support.waiting import beside, until, until_in_loop
+from tests.support.waiting import until, until_in_loop
 
 pytestmark = pytest.mark.airflow
 
@@ -104,29 +102,6 @@ def elsewhere(here: AgentProcess) -> int:
 def bring(role: int, here: AgentProcess) -> None:
     with here.client() as client:
         client.pin(role, here.name)
-
-
-@contextmanager
-def meanwhile(act: Callable[[], object], *, after: str) -> Iterator[None]:
-    """Do it once Airflow's log contains this text."""
-    heard = threading.Event()
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if after in record.getMessage():
-                heard.set()
-
-    def wait() -> None:
-        if heard.wait(PATIENCE):
-            act()
-
-    ear = Ear()
-    logging.getLogger().addHandler(ear)
-    try:
-        with beside(wait, end=heard.set):
-            yield
-    finally:
-        logging.getLogger().removeHandler(ear)
 
 
 @pytest.fixture
@@ -294,7 +269,12 @@ def test_a_task_that_no_host_leads_is_not_skipped(tmp_path: Path, monkeypatch: p
 
 
 def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(
-    dag: DAG, dag_test: DagTest, here: AgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dag: DAG,
+    dag_test: DagTest,
+    here: AgentProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with here.client() as client:
         theirs = [role for role in range(PARTITIONS) if client.owner_of_role(role).name != here.name]
@@ -317,8 +297,8 @@ def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(
         later.symlink_to(here.socket)
 
     with (
-        meanwhile(lambda: bring(theirs[0], here), after="running trigger in line"),
-        meanwhile(bring_both, after="No tasks to run"),
+        whenever(lambda: "running trigger in line" in caplog.text, lambda: bring(theirs[0], here)),
+        whenever(lambda: "No tasks to run" in caplog.text, bring_both),
     ):
         assert dict.fromkeys(["waits", "rescheduled", "later"], "success") == states(dag_test(dag))
 

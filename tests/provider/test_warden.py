@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.hosts.descendants import children
 from tests.commands.test_run import STUBBORN
 from tests.provider.conftest import streams
-from tests.provider.submissions import processes
+from tests.provider.submissions import Submission
 from tests.support.agents.running import Running
 from tests.support.given import spelled
-from tests.support.processes.forked import lives, state_of
+from tests.support.processes.forked import state_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process]
@@ -52,21 +51,10 @@ def _task(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", spelled("spark", host="local[1]"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     process = subprocess.Popen([sys.executable, "-c", TASK], cwd=tmp_path)
-    until(lambda: process.poll() is not None or len(pids(tmp_path)) == 2, "a job at work")
+    pids = tmp_path / "pids"  # The job and its child write their numbers down.
+    until(lambda: process.poll() or (pids.exists() and len(pids.read_text().split()) == 2), "a job at work")
     assert process.poll() is None
     return process
-
-
-def pids(folder: Path) -> list[int]:
-    """The processes of the job: it and its child write their numbers down."""
-    file = folder / "pids"
-    return [int(pid) for pid in file.read_text().split()] if file.exists() else []
-
-
-def warden_and_guardian(folder: Path) -> list[int]:
-    job, found = str(folder / "job.py"), processes()
-    wardens = [pid for pid, *_, command in found if "airflow_provider._machinery.warden" in command and job in command]
-    return sorted(wardens + [child for warden in wardens for child in children(warden)])
 
 
 def open_streams(agent: Running) -> int:
@@ -83,7 +71,8 @@ def await_state(pid: int, state: str) -> None:
 def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
     agent: Running, task: "subprocess.Popen[bytes]", tmp_path: Path, *, guardian_dies: bool
 ) -> None:
-    warden, guardian = warden_and_guardian(tmp_path)
+    job = Submission(tmp_path)
+    warden, guardian = job.wardens
     held = [open_streams(agent)]
     for pid in (warden, guardian):
         os.kill(pid, signal.SIGSTOP)
@@ -98,15 +87,16 @@ def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
     for pid in (guardian, warden):
         os.kill(pid, signal.SIGCONT)
     until(lambda: open_streams(agent) == 0, "the end of the hold")
-    assert ({1}, []) == (set(held), [pid for pid in pids(tmp_path) if lives(pid)])
+    assert ({1}, []) == (set(held), job.left)
 
 
 def test_a_task_that_ends_leaves_nothing_of_its_job_though_the_guardian_is_stopped(
     task: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
-    guardian = max(warden_and_guardian(tmp_path))
+    job = Submission(tmp_path)
+    _, guardian = job.wardens
     os.kill(guardian, signal.SIGSTOP)
     await_state(guardian, "T")
     task.send_signal(signal.SIGINT)
     task.wait()
-    assert [] == [pid for pid in pids(tmp_path) if lives(pid)]
+    assert [] == job.left
