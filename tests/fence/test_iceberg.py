@@ -74,17 +74,6 @@ def test_a_rollback_to_where_a_zombie_looked_does_not_let_it_in(table: Any, monk
     assert {1: Progress(9, 0)} == table.progress([1])
 
 
-def test_an_append_that_repeats_itself_lets_a_zombie_in(table: Any) -> None:
-    """Why a commit goes to the catalog once: the library's own commit looks the same, and is not safe."""
-    table.append(rows(1), {1: 7}, 0)
-    with plain(table).transaction() as zombie:
-        zombie.append(rows(1, price=7.0))
-        zombie.set_properties({"neli.at.1": "7 1"})
-        table.append(rows(1, price=9.0), {1: 9}, 1)
-    assert [(1, 1.0), (1, 7.0), (1, 9.0)] == prices(table)
-    assert {1: Progress(7, 1)} == table.progress([1])
-
-
 def test_every_commit_moves_main_and_asserts_all_that_it_was_judged_at(
     table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,21 +106,6 @@ def test_a_zombie_waits_for_the_newer_transaction_and_is_then_refused(path: Path
             writing.result(PATIENCE)
 
 
-def test_who_has_read_before_the_newer_committed_cannot_admit_on_what_it_read(path: Path) -> None:
-    """Without IMMEDIATE a transaction begins with its first read, and SQLite does not let it write on old pages."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as older, closing(sqlite3.connect(path)) as newer:
-        older.execute("BEGIN")
-        assert fence.admitted(older, "notes") is None
-        fence.admit(newer, "notes", 9)
-        newer.commit()
-        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
-            fence.admit(older, "notes", 7)
-        older.execute("ROLLBACK")
-        older.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Refused):
-            fence.admit(older, "notes", 7)
-
-
 class Awaited:
     """SQLite with aiosqlite's interface: every method is awaited, including `cursor`. (This one runs them in place.)"""
 
