@@ -48,10 +48,7 @@ with DAG("gated", **GIVEN):
     LeaderGateSensor(task_id="gate", role=ROLE, pool="no_slots") >> work()  # type: ignore[call-arg, misc]  # The task gives the rest.
     LeaderShortCircuitOperator(task_id="short", role=ROLE, **ON_WORKER)
 
-with DAG("in_vain", params={"nothing": ""}, **GIVEN):
-    LeaderSensor(task_id="unnamed", role="{{ params.nothing }}", **IN_TRIGGERER)
-    away: dict[str, Any] = {"neli_conn_id": "away", "when_away": "fail", **IN_TRIGGERER}
-    LeaderSensor(task_id="softly_away", role=ROLE, soft_fail=True, **away)
+with DAG("in_vain", **GIVEN):
     LeaderGateSensor(task_id="closed", when_not_leading="fail", role=ROLE, expect="nobody", pool="no_slots")
 
 with DAG("of_partition", **{**GIVEN, "schedule": PartitionedAtRuntime()}):

@@ -51,13 +51,6 @@ LEASE = 10.0
 
 ON_WORKERS = {"mapped", "resumed", "below", "work", "short", "tell"}
 
-IN_VAIN = {
-    "unnamed": ("failed", "the text is empty, or None"),
-    "softly_away": ("skipped", "there is no socket"),
-    "closed": ("failed", "led by 'nobody' was wanted, but"),
-}
-"""A task that ends without a leader -> its state, and a text in its log."""
-
 PATHS = ("/neli/", "/neli/assets/main.js", "/neli/v1/events", "/neli/v1/status", "/neli/nothing", "/neli//")
 
 
@@ -168,7 +161,6 @@ def _installed(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             "AIRFLOW_CONN_HOST_A": spelled(address=a.address, password=TOKEN),
             "AIRFLOW_CONN_HOST_B": spelled(address=b.address, password=TOKEN),
             "AIRFLOW_CONN_HOST_C": alone.connection,
-            "AIRFLOW_CONN_AWAY": os.environ["AIRFLOW_CONN_AWAY"],
             "AIRFLOW_CONN_SPARK_DEFAULT": spelled("spark", host="local[1]"),
             "DEAF_SPARK": str(deaf),
             "SPARK_JOB": str(HERE / "spark_job.py"),
@@ -221,12 +213,10 @@ def test_tasks_begin_and_end_in_the_triggerer_over_one_stream(place: Place) -> N
     place.await_deferred(waits)
     place.await_links("waits", waits, "nightly", "resumed")
 
-    # Tasks that never find their leader end there, too, and their logs say why.
+    # A task that never finds its leader ends there, too, and its log says why.
     place.require("failed", "in_vain", in_vain)
     place.require_no_worker("in_vain", in_vain)
-    for task, (state, words) in IN_VAIN.items():
-        assert state == api.states("in_vain", in_vain)[task]
-        assert words in api.log("in_vain", in_vain, task), task
+    assert "led by 'nobody' was wanted, but" in api.log("in_vain", in_vain, "closed")
 
     # The key is by default the partition key of the run.
     place.require("success", "of_partition", of_partition)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from airflow_provider.sensors.neli import leader_from
@@ -33,9 +34,6 @@ START_MAX = 900.0
 
 EIGHT = Layout(partitions=8)
 ALL = {str(partition) for partition in range(8)}
-
-LISTENS, LOOPBACK = "0A", "0100007F"
-"""The state of a listening socket, and 127.0.0.1, as the kernel spells them."""
 
 
 class Program:
@@ -64,12 +62,8 @@ class Program:
 
     def processes(self) -> dict[int, str]:
         """All current descendants, with their command lines."""
-        there = {pid: (parent, command) for pid, parent, _, command in processes()}
-        found, new = set[int](), {self._process.pid}
-        while new:
-            new = {pid for pid, (parent, _) in there.items() if parent in new}
-            found |= new
-        return {pid: there[pid][1] for pid in found}
+        ours = {one.pid for one in psutil.Process(self._process.pid).children(recursive=True)}
+        return {pid: command for pid, _, _, command in processes() if pid in ours}
 
     def code(self) -> int:
         """The exit code, once it has ended."""
@@ -95,19 +89,11 @@ def alive(pids: Iterable[int]) -> list[int]:
 
 def heard_by(pids: Iterable[int]) -> set[tuple[str, int]]:
     """(address, port) of each socket on which these processes listen, for other machines or for this one."""
-    inodes = set()
-    for pid in pids:
-        with suppress(OSError):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
     found = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        for line in table.read_text(encoding="ascii").splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == LISTENS and rest[5] in inodes:
-                address, _, port = local.partition(":")
-                found.add((address, int(port, 16)))
+    for pid in pids:
+        with suppress(psutil.Error):  # It has ended.
+            sockets = psutil.Process(pid).net_connections()
+            found |= {tuple(one.laddr) for one in sockets if one.status == psutil.CONN_LISTEN}
     return found
 
 
@@ -155,7 +141,7 @@ def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> Non
         assert {} == api.import_errors()
         # The end
         there = program.processes()
-        assert {(LOOPBACK, program.port)} == heard_by(there)
+        assert {("127.0.0.1", program.port)} == heard_by(there)
         life.close()
         program.send(signal.SIGKILL)
         program.code()
