@@ -31,7 +31,7 @@ def run(path: Path, *arguments: str) -> Result:
     return neli("audit", f"sqlite://{path}", *arguments)
 
 
-def test_a_summary_says_in_plain_words_what_the_group_did(path: Path) -> None:
+def test_a_summary_says_in_plain_words_and_json_in_numbers_what_the_group_did(path: Path) -> None:
     fill(path, taken_over(first=1))
     result = run(path)
     assert 0 == result.exit_code, result.output
@@ -42,10 +42,6 @@ def test_a_summary_says_in_plain_words_what_the_group_did(path: Path) -> None:
     assert "2 names; 2 joined, 0 left, 0 certified dead, 1 expired, 0 replaced by a newer one" == told["members"]
     assert told["takeovers"].startswith("1, median 7.5 s, p90 7.5 s, longest 7.5 s (± ")
     assert told["overlaps"].startswith("not looked for")
-
-
-def test_its_json_has_the_same_in_numbers(path: Path) -> None:
-    fill(path, taken_over(first=1))
     told = json.loads(run(path, "--output", "json").stdout)
     assert ("sound", ["alice", "bob"], 4, 6) == (told["verdict"], told["members"], told["moves"], told["least"])
     assert (1, 7.5) == (told["takeovers"]["count"], told["takeovers"]["median"])

@@ -24,57 +24,45 @@ def raised(error: BaseException, cause: BaseException) -> BaseException:
 
 
 BEHIND = BaseExceptionGroup("two", [ValueError(), raised(OSError(), LeaseLost(*PARTS))])
+RING = RuntimeError()
+raised(RING, raised(ValueError(), RING))
+
+RETRIED = (
+    f"tried again in {2 * LEASE_OF_ONE:g} s, as a takeover takes at a lease of {LEASE_OF_ONE:g} s: "
+    "a lease was needed, but it was lost: b leads"
+)
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("action", "error"),
     [
-        *(kind(*PARTS) for kind in (LeadershipLost, NotLeadingHere, LeaseLost, NotLeading)),
-        raised(RuntimeError("no rows"), BEHIND),
+        *((RetryAction.RETRY, kind(*PARTS)) for kind in (LeadershipLost, NotLeadingHere, LeaseLost, NotLeading)),
+        (RetryAction.RETRY, raised(RuntimeError("no rows"), BEHIND)),
+        (RetryAction.FAIL, REFUSED),
+        (RetryAction.FAIL, raised(RuntimeError("the commit failed"), REFUSED)),
+        (RetryAction.FAIL, raised(LeadershipLost(*PARTS), REFUSED)),
+        (
+            RetryAction.FAIL,
+            raised(LeadershipLost(*PARTS), raised(LeadershipEnding(), ExceptionGroup("several", [REFUSED]))),
+        ),
+        *((RetryAction.DEFAULT, other) for other in (RuntimeError("no rows"), NeliError(*PARTS), KeyboardInterrupt())),
+        (RetryAction.DEFAULT, RING),
     ],
 )
 @pytest.mark.usefixtures("neli_default")
-def test_a_lost_lease_is_retried_after_as_long_as_a_takeover_takes(error: BaseException) -> None:
+def test_a_lost_lease_is_tried_again_after_a_takeover_a_refused_fence_never_and_others_are_left_to_the_task(
+    action: RetryAction, error: BaseException
+) -> None:
     decision = LeadershipRetryPolicy().evaluate(error, 1, 3)
-    assert (RetryAction.RETRY, timedelta(seconds=2 * LEASE_OF_ONE)) == (decision.action, decision.retry_delay)
-    assert decision.reason is not None
-    assert (
-        f"tried again in {2 * LEASE_OF_ONE:g} s, as a takeover takes at a lease of {LEASE_OF_ONE:g} s: "
-        in decision.reason
-    )
-    assert "it was lost: b leads" in decision.reason
+    said = {RetryAction.RETRY: RETRIED, RetryAction.FAIL: "but term 9 was already", RetryAction.DEFAULT: ""}
+    assert (action, True) == (decision.action, said[action] in (decision.reason or ""))
+    assert action is not RetryAction.RETRY or timedelta(seconds=2 * LEASE_OF_ONE) == decision.retry_delay
 
 
 def test_an_agent_that_is_away_leaves_the_usual_lease_and_a_delay_of_its_own_asks_no_agent() -> None:
     for policy, seconds in ((LeadershipRetryPolicy(neli_conn_id="away"), 2), (LeadershipRetryPolicy(delay=30), 30)):
         decision = policy.evaluate(LeadershipLost(*PARTS), 1, 3)
         assert (RetryAction.RETRY, timedelta(seconds=seconds)) == (decision.action, decision.retry_delay)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        REFUSED,
-        raised(RuntimeError("the commit failed"), REFUSED),
-        raised(LeadershipLost(*PARTS), REFUSED),
-        raised(LeadershipLost(*PARTS), raised(LeadershipEnding(), ExceptionGroup("several", [REFUSED]))),
-    ],
-    ids=["alone", "as a cause", "after a loss", "in a group"],
-)
-def test_a_refused_fence_fails_at_once_and_names_the_newer_term(error: BaseException) -> None:
-    decision = LeadershipRetryPolicy().evaluate(error, 1, 3)
-    assert RetryAction.FAIL is decision.action
-    assert decision.reason is not None
-    assert "but term 9 was already" in decision.reason
-
-
-ring = RuntimeError()
-raised(ring, raised(ValueError(), ring))
-
-
-@pytest.mark.parametrize("error", [RuntimeError("no rows"), NeliError(*PARTS), KeyboardInterrupt(), ring])
-def test_any_other_error_is_left_to_the_task_also_one_whose_causes_form_a_ring(error: BaseException) -> None:
-    assert RetryAction.DEFAULT is LeadershipRetryPolicy().evaluate(error, 1, 3).action
 
 
 def test_errors_of_leadership_survive_airflows_serialization() -> None:
