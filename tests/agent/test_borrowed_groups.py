@@ -31,11 +31,6 @@ from tests.support.waiting import until
 PARTITIONS = 4
 LEASE = 5.0
 WISHES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("drain", {"name": "b"}),
-    ("undrain", {"name": "b"}),
-    ("pin", {"partition": 0, "name": "b"}),
-    ("unpin", {"partition": 0}),
-    ("weigh", {"name": "b", "weight": 3, "preview": True}),
     ("load", {"loads": {"0": 1.0}}),
     ("witness", {"ledger": "kafka://localhost/jobs", "member": "c", "secret": 32 * "0"}),
 )

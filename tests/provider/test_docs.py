@@ -39,10 +39,8 @@ WITHOUT_EXAMPLE = {
 """The public classes that no Dag names."""
 
 
-def classes() -> set[str]:
-    """The public classes of the provider's modules."""
-    offered = ((module, name) for module in map(importlib.import_module, modules()) for name in module.__all__)
-    return {name for module, name in offered if inspect.isclass(getattr(module, name))}
+OFFERED = {name: getattr(module, name) for module in map(importlib.import_module, modules()) for name in module.__all__}
+CLASSES = {name for name, offered in OFFERED.items() if inspect.isclass(offered)}
 
 
 def test_each_class_has_a_guide_with_an_example_or_a_reason_and_no_reason_is_left_over() -> None:
@@ -51,20 +49,17 @@ def test_each_class_has_a_guide_with_an_example_or_a_reason_and_no_reason_is_lef
     sections = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGES[PAGE], re.MULTILINE | re.DOTALL)
     code = {title.lower().replace(" ", "-"): "".join(map("".join, FENCED.findall(text))) for title, text in sections}
     shown = {name for name, place in named if re.search(rf"\b{name}\b", code[place])}
-    assert WITHOUT_EXAMPLE == classes() - shown, f"show each in {PAGE}, or say why not above"
+    assert WITHOUT_EXAMPLE == CLASSES - shown, f"show each in {PAGE}, or say why not above"
     assert [] == [dag_id for dag_id in NOT_TESTED if f'"{dag_id}"' not in "".join(BLOCKS)]
 
 
 def test_each_argument_of_a_class_or_a_function_of_the_page_is_explained_in_order() -> None:
-    offered = {
-        name: getattr(module, name) for module in map(importlib.import_module, modules()) for name in module.__all__
-    }
     lacking = {}
-    for name in sorted(classes() | {name for name in offered if f"{name}(" in "".join(BLOCKS)}):
-        made = offered[name].__dict__.get("__init__", None if inspect.isclass(offered[name]) else offered[name])
+    for name in sorted(CLASSES | {name for name in OFFERED if f"{name}(" in "".join(BLOCKS)}):
+        made = OFFERED[name].__dict__.get("__init__", None if name in CLASSES else OFFERED[name])
         arguments = inspect.signature(made).parameters.values() if inspect.isfunction(made) else ()
         names = [one.name for one in arguments if one.name != "self" and one.kind != one.VAR_KEYWORD]
-        if names != (told := re.findall(r":param (\w+):", offered[name].__doc__ or "")):
+        if names != (told := re.findall(r":param (\w+):", OFFERED[name].__doc__ or "")):
             lacking[name] = names, told
     assert {} == lacking
 
