@@ -14,6 +14,7 @@ from airflow_provider.decorators.leader_pyspark import leader_pyspark_task
 from airflow_provider.retries import LeadershipRetryPolicy
 from tests.support.agents.processes import agents, leader_of
 from tests.support.given import DagTest
+from tests.support.waiting import beside
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
@@ -39,8 +40,6 @@ def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
             here.kill()
             leader_of(ROLE, [other])
 
-        losing = threading.Thread(target=lose)
-        losing.start()
         with DAG("counts", start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
 
             @leader_pyspark_task(
@@ -61,8 +60,8 @@ def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
                 return int(spark.range(rows).count())
 
             count(rows=1000)  # type: ignore[call-arg, misc]  # The task gives the rest.
-        run = dag_test(dag)
-        losing.join()
+        with beside(lose):
+            run = dag_test(dag)
     assert "success" == run.state
     assert {"gone": True, "member": other.name, "term": True} == told
     assert [1000] == [one.xcom_pull("count") for one in run.get_task_instances()]

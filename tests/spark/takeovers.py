@@ -32,16 +32,12 @@ from neli_router.lab.pipeline.landing import Count, commits_of, counted, same_ba
 from neli_router.lab.pipeline.show import SETTINGS, submitted
 from neli_router.lab.pipeline.ticks import Market
 from neli_router.spark.feeds import NumberedFiles
-from tests.spark.published import BARS
+from tests.spark.published import BARS, LEASE
 
 __all__ = ["LEASE", "TICKS", "Outcome", "play"]
 
 AIMED = Path(__file__).with_name("aimed_job.py")
 PARTITIONS, INTERVALS, HALF, SECONDS = 12, 8, 4, 60
-LEASE = 15.0
-"""All hosts lose a shorter lease together while other tests take all cores, since the hosts are niced and start
-JVMs."""
-
 TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
 """The tests write this many ticks. A million takes some seconds more; `python -m benchmarks pipeline` writes a
 million."""

@@ -29,6 +29,7 @@ from neli_router.errors import ConfigError, LeaseLost, NeliError, NoAgent
 from neli_router.fence.delta import FencedTable
 from neli_router.member.member import Member
 from neli_router.spark import guarded, owned, run_job
+from tests.spark.published import LEASE
 from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import PARTITIONS, PATIENCE, Running, paired
 from tests.support.waiting import until
@@ -37,9 +38,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 START_MAX = 600.0
-LEASE = 15.0
-"""The lease of the groups here: Spark now and then keeps both cores busy for seconds, and shorter leases would be
-lost."""
 
 ROLE = 3
 SCHEMA = pa.schema([pa.field("price", pa.int64())])
