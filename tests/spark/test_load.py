@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dags.jobs import profile_load
 from neli_router.core.keyspace import Layout
-from neli_router.errors import BadKey, ConfigError
+from neli_router.errors import ConfigError
 from neli_router.router.loads import LoadProfile
 from neli_router.spark import hot_keys, load_profile
 
@@ -49,16 +49,11 @@ def test_weights_may_be_any_numbers(spark: SparkSession) -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_a_column_that_is_missing_or_no_weight_or_no_key_is_refused(rows: DataFrame) -> None:
-    for key, weight, problem in (
-        ("instrument", None, "column 'instrument' is missing"),
-        ("in.strument", "cost", "column 'cost' is missing"),
-        ("in.strument", "in.strument", "column 'in.strument' is of type string: a number was wanted as weight"),
-    ):
-        with pytest.raises(ConfigError, match=problem):
-            load_profile(rows, key, LAYOUT, weight=weight)
-    with pytest.raises(BadKey, match="a column of keys, string or binary, was wanted in 'load'"):
-        load_profile(rows, "load", LAYOUT)
+def test_a_column_that_is_missing_or_no_weight_is_refused(rows: DataFrame) -> None:
+    weights = {"cost": "is missing", "in.strument": "is of type string: a number was wanted as weight"}
+    for weight, problem in weights.items():
+        with pytest.raises(ConfigError, match=f"column '{weight}' {problem}"):
+            load_profile(rows, "in.strument", LAYOUT, weight=weight)
 
 
 def test_keys_are_named_on_request_the_hottest_first(spark: SparkSession) -> None:
