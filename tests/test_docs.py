@@ -363,8 +363,6 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "report.sh"
     report.write_text('#!/bin/sh\nexec test -n "$NELI_TERM"\n')
     report.chmod(0o755)
-    for name in [name for name in os.environ if name.startswith("NELI_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert shutil.which("neli")

@@ -12,7 +12,6 @@ from tests.support.agents.stand_in import StandIn, standing_in
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in a folder without the developer's configuration."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NELI_CONFIG", raising=False)
 
 
 @pytest.fixture(name="place")

@@ -15,7 +15,7 @@ from neli_router.commands.configuration import log_to_standard_error
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.logs import logger
 from neli_router.hosts.descendants import children
-from tests.support.processes.forked import Program, without_neli
+from tests.support.processes.forked import Program
 
 PROGRAM = "from neli_router.commands.configuration import agent_command; agent_command()"
 
@@ -42,7 +42,7 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
         file.write_text(f'{text}socket = "{tmp_path}/agent.sock"\n', encoding="utf-8")
 
     write("lease = 0.2")
-    with Program(PROGRAM, "--config", str(file), folder=tmp_path, environment=without_neli()) as process:
+    with Program(PROGRAM, "--config", str(file), folder=tmp_path) as process:
         events = (json.loads(line) for line in process.stderr)
         assert "agent.started" in (event["event"] for event in events)
         with socket.socket(socket.AF_UNIX) as client:
