@@ -362,6 +362,8 @@ def test_doctor_says_of_a_list_a_port_a_key_and_votes_what_the_member_would_say(
     with closing(KeptMemory(state, group="jobs", me=places[0], mark=b"term 256 3")) as memory:
         memory.keep(b"")
     assert f"{state} can be written to" in doctor(places, *words)[1]
+    code, said = doctor(places, *words, protocol="gossip")
+    assert (1, True) == (code, "the file was written for another protocol, or for another number" in said)
     missing = ["a.invalid:1", "b.invalid:1", "c.invalid:1"]
     known = ("--key-file", key_in(tmp_path, "0" * 64), "--state", f"{tmp_path}/nowhere")
     said = doctor(missing, "--me", missing[0], *known)[1]
