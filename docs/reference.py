@@ -159,9 +159,16 @@ def _commands() -> str:
         for name in COMMANDS:
             command = main.get_command(context, name)
             assert command is not None
-            with click.Context(command, parent=context, info_name=name, terminal_width=100) as own:
-                lines += ["", f"## neli {name}", "", "```text", command.get_help(own), "```"]
+            lines += _helped(command, context, name)
     return "\n".join(lines) + "\n"
+
+
+def _helped(command: click.Command, parent: click.Context, name: str) -> Iterator[str]:
+    """The help of a command, and of each command below it."""
+    with click.Context(command, parent=parent, info_name=name, terminal_width=100) as context:
+        yield from ("", f"## {context.command_path}", "", "```text", command.get_help(context), "```")
+        for below, one in getattr(command, "commands", {}).items():
+            yield from _helped(one, context, below)
 
 
 def _exit_codes() -> Iterator[tuple[str, int, str]]:
