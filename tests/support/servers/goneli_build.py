@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["PROGRAM", "build", "fetch"]
+__all__ = ["PROGRAM", "build", "fetch", "go"]
 
 SOURCE = Path(__file__).with_name("goneli_program")
 PROGRAM = Path(__file__).parents[3] / ".make" / "goneli" / "goneli"
@@ -39,7 +39,7 @@ def build() -> str:
     PROGRAM.parent.mkdir(parents=True, exist_ok=True)
     with PROGRAM.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        why = _go("build", "-o", str(PROGRAM), ".", offline=True)
+        why = _failing("build", "-o", str(PROGRAM), ".", offline=True)
     return f"goNELI could not be built ({why}): run `make fetch`, which takes a network" if why else ""
 
 
@@ -49,29 +49,35 @@ def fetch() -> str:
         return ""
     if shutil.which("go") is None:
         return "go is not installed"
-    if why := _go("mod", "download", offline=False):
+    if why := _failing("mod", "download", offline=False):
         return f"Go's modules could not be had: {why}"
     return build()
 
 
-def _go(*arguments: str, offline: bool) -> str:
-    """Run Go in the folder of the program. Returns the end of its error output, or an empty text."""
+def go(place: Path, *arguments: str, given: bytes = b"", offline: bool = True) -> subprocess.CompletedProcess[bytes]:
+    """Run Go in the folder `place`. All programs are built with the same flags, so they share the compiled library."""
     # A user's flags may forbid what is needed here, or allow writes to go.mod. Each run of the compiler ends before it
     # would need to collect garbage.
     environment = {**os.environ, "CGO_ENABLED": "1", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOGC": "off"}
     if not os.access(Path.home(), os.W_OK):
         environment |= {"GOPATH": str(PROGRAM.parent / "path"), "GOCACHE": str(PROGRAM.parent / "cache")}
-    done = subprocess.run(
+    return subprocess.run(
         ["go", *arguments],  # noqa: S607 - the one installed by the user.
-        cwd=SOURCE,
+        cwd=place,
         env={**environment, **({"GOPROXY": "off"} if offline else {})},
-        stdin=subprocess.DEVNULL,
+        input=given,
         capture_output=True,
-        text=True,
         timeout=BUILD_MAX,
         check=False,
     )
-    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+
+
+def _failing(*arguments: str, offline: bool) -> str:
+    """Run Go in the folder of the program. Returns the end of its error output, or an empty text."""
+    done = go(SOURCE, *arguments, offline=offline)
+    return (
+        "" if done.returncode == 0 else (done.stderr.decode().strip().splitlines() or [f"exit {done.returncode}"])[-1]
+    )
 
 
 def main() -> None:
