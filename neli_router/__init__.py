@@ -22,13 +22,14 @@ from neli_router.router.table import At, Owner, Peer, Table
 from neli_router.router.watch import Change, Gap
 
 if TYPE_CHECKING:
-    from neli_router.member.async_member import AsyncMember
+    from neli_router.member.async_member import AsyncLease, AsyncMember
     from neli_router.router.async_router import AsyncRouter
     from neli_router.router.groups import AsyncGroups, Groups, by_host, by_zone
 
 __all__ = [
     "Acquired",
     "AsyncGroups",
+    "AsyncLease",
     "AsyncMember",
     "AsyncRouter",
     "At",
@@ -58,7 +59,7 @@ __all__ = [
 
 
 _WITH_ASYNCIO = {
-    "AsyncMember": "member.async_member",
+    **dict.fromkeys(("AsyncLease", "AsyncMember"), "member.async_member"),
     "AsyncRouter": "router.async_router",
     **dict.fromkeys(("AsyncGroups", "Groups", "by_host", "by_zone"), "router.groups"),
 }
