@@ -118,7 +118,7 @@ lock: $(UV)/ready ## Compile requirements/ from pyproject.toml again, to the lat
 EXTRAS := --extra agent --extra columns --extra kafka --extra postgresql --extra redis
 
 clean: ## Remove the environments, caches and whatever was built
-	find airflow_provider benchmarks dags neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find airflow_provider benchmarks dags docs examples neli_router tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .cache .make build dist neli-pipeline.html htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(CORE)/ready: requirements/build.txt requirements/core.txt pyproject.toml $(UV)/ready

@@ -141,7 +141,7 @@ def test_the_agents_of_a_group_take_the_place_of_those_of_each_node() -> None:
 
 def test_the_members_program_gets_what_it_reads_its_ports_and_paths_agree_and_it_has_time_to_leave() -> None:
     (container,) = OF_MEMBERS["containers"]
-    text = (FOLDER / "orders.py").read_text(encoding="utf-8")
+    text = (FOLDER.parents[1] / "examples" / "orders.py").read_text(encoding="utf-8")
     read = set(re.findall(r"""os\.environ(?:\.get)?[\[(]["'](\w+)["']""", text))
     assert read - {"NELI_LEASE"} == environment(container).keys()
     assert "orders:app" in container["args"]
@@ -153,7 +153,7 @@ def test_the_members_program_gets_what_it_reads_its_ports_and_paths_agree_and_it
     assert "http" == MEMBERS["Service", "orders"]["spec"]["ports"][0]["targetPort"]
     for kind, path in (("startup", "/health"), ("readiness", "/ready"), ("liveness", "/health")):
         assert {"path": path, "port": "http"} == container[f"{kind}Probe"]["httpGet"]
-        assert f'Route("{path}"' in text
+        assert f'@app.get("{path}")' in text
     (linger,) = re.findall(r"^LINGER = ([\d.]+)", text, flags=re.MULTILINE)
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     last = int(given["--timeout-graceful-shutdown"])

@@ -1,9 +1,9 @@
-"""An HTTP server that is a member: each customer's orders are handled by the one server that owns the customer.
+"""FastAPI: each customer's orders are handled by the one server that owns the customer, and one server sends reminders.
 
     client --any server--> owner? --this one--> 200
-                              '-- another --> 307, to its address
+                              '-- another --> 421 Misdirected Request, with its address (client.py asks again there)
 
-    NELI_LEDGER=redis://localhost/orders POD_NAME=a POD_IP=127.0.0.1 PORT=8001 uvicorn orders:app --port 8001
+    NELI_LEDGER=sqlite:orders.db POD_NAME=a POD_IP=127.0.0.1 PORT=8001 uvicorn orders:app --port 8001
 
 uvicorn closes its port as soon as it gets SIGTERM, and ends the application only when the last request is answered. A
 member that is closed only then is named as the owner all that time, and cannot be reached. So the server handles
@@ -19,20 +19,26 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
 
-from neli_router import AsyncMember, Config, Induction
+from neli_router import AsyncLease, AsyncMember, Config, Induction
 from neli_router.errors import NeliError
 
 LINGER = 1.0
 """Seconds for clients that looked the owner up before it left: they get a 503, and ask again."""
 
+REMIND_EVERY = 60.0
+
+
+async def remind(lease: AsyncLease) -> None:
+    """A job that only one server runs. It is cancelled if the lease is lost."""
+    lease.check()  # After each `await`: a process that was paused may take one more step. A write carries `lease.term`.
+    print("reminders under term", lease.term)
+
 
 @asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     config = Config(
         ledger=os.environ["NELI_LEDGER"],
         name=os.environ["POD_NAME"],
@@ -40,9 +46,10 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         lease=float(os.environ.get("NELI_LEASE", "1")),
         protocol=Induction(accept_rewinds=os.environ.get("NELI_ACCEPT_REWINDS") == "true"),
     )
-    async with AsyncMember(config) as member:  # In the worker, not before a fork: see README.md.
+    async with AsyncMember(config) as member:  # In the worker, after any fork: a member does not survive one.
         app.state.member = member
         take_sigterm_first(member)
+        member.background(remind, role="reminders", interval=REMIND_EVERY)
         yield
 
 
@@ -66,34 +73,34 @@ def take_sigterm_first(member: AsyncMember) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
 
 
-async def order(request: Request) -> Response:
-    customer, member = request.path_params["customer"], request.app.state.member
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/orders/{customer}")
+async def order(customer: str, seconds: float = 0) -> Response:
+    member: AsyncMember = app.state.member
     try:
         owner = member.router.owner(customer)
         if owner.name != member.name:
-            return RedirectResponse(f"http://{owner.address}{request.url.path}", 307)
+            return JSONResponse({"owner": owner.address}, 421)
         async with member.leading(customer, timeout=0) as lease:  # Its handover waits for this block.
-            await asyncio.sleep(float(request.query_params.get("seconds", "0")))  # Work, fenced by lease.term.
+            await asyncio.sleep(seconds)  # Work, fenced by lease.term.
             return JSONResponse({"server": member.name, "term": lease.term})
     except NeliError:  # The member is leaving, or has just lost the customer.
         return Response("ask again", 503, {"Retry-After": "1"})
 
 
-async def health(_: Request) -> Response:
+@app.get("/health")
+async def health() -> Response:
     """Whether the server runs. It does not check the ledger, because a restart would not bring that back."""
     return Response()
 
 
-async def ready(request: Request) -> Response:
+@app.get("/ready")
+async def ready() -> Response:
     """Whether the member knows the owners."""
     try:
-        request.app.state.member.router.owner("any")
+        app.state.member.router.owner("any")
     except NeliError as error:
         return Response(str(error), 503)
     return Response()
-
-
-app = Starlette(
-    lifespan=lifespan,
-    routes=[Route("/orders/{customer}", order), Route("/health", health), Route("/ready", ready)],
-)

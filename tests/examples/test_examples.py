@@ -1,0 +1,246 @@
+"""The programs of `examples/` with their real frameworks, whose leader is killed, frozen and stopped.
+
+Each process runs the example itself; only its job, and how often it runs, are replaced. NELI_TEST_KILLS=20 kills more.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import neli_router
+from examples.client import ask
+from neli_router import Router
+from neli_router.errors import NoOwner
+from tests.examples.record import KILLS, Record
+from tests.support.servers.process import free_port
+from tests.support.waiting import PATIENCE, beside, until
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(neli_router.__file__).parents[1]
+JOB = "import os, sys, time, asyncio\nfrom tests.examples.record import recorded\n"
+
+
+def owners(router: Router) -> set[str]:
+    with suppress(NoOwner):  # They may still be starting.
+        return {owner.name for owner in router.table.partitions if owner is not None}
+    return set()
+
+
+def term_of(router: Router, role: str) -> int:
+    with suppress(NoOwner):
+        return router.owner(role).term
+    return 0
+
+
+class Fleet:
+    """Three processes of one group in `folder`, whose program is `code`, and those that replace them."""
+
+    def __init__(self, folder: Path, code: str, *arguments: str, **environment: str) -> None:
+        (folder / "program.py").write_text(JOB + code, encoding="utf-8")
+        self.record = Record(folder / "record")
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.folder, self._arguments = folder, arguments
+        self.environment = {
+            **os.environ,
+            "NELI_LEASE": "0.4",
+            "NELI_LEDGER": f"sqlite://{folder}/ledger.db",
+            "PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT, ROOT / "examples"))),
+            "RECORD": str(self.record.path),
+            **environment,
+        }
+
+    def begin(self, *arguments: str, **environment: str) -> None:
+        command = [sys.executable, *(arguments or self._arguments)]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env={**self.environment, **environment}, stdout=log, stderr=log
+            )
+        self.processes[process.pid] = process
+
+    def strike(self, role: str, begin: Callable[[], object]) -> None:
+        """The process that runs the job is killed, again and again, then frozen, then stopped: each time, another goes
+        on. A frozen one does no harm when it wakes up after it has lost its lease."""
+        until((self.folder / "ledger.db").exists, "a ledger")
+        with Router(self.environment["NELI_LEDGER"], timeout=PATIENCE) as router:
+            until(lambda: len(owners(router)) == 3, "three members")
+            for _ in range(KILLS):
+                until(lambda: len(owners(router)) > 1, "another member")
+                with self.record.runs_elsewhere(signal.SIGKILL):
+                    begin()
+            until(lambda: len(owners(router)) > 1, "another member")
+            with self.record.runs_elsewhere(signal.SIGSTOP) as (term, frozen):
+                until(lambda: term_of(router, role) > term, "another owner")
+                os.kill(frozen, signal.SIGCONT)  # It may hold a lock on the example's own database.
+            with self.record.runs_elsewhere(signal.SIGTERM):
+                pass
+
+    def end(self) -> None:
+        """SIGTERM for all that live, and each ends in good order."""
+        for process in self.processes.values():
+            process.terminate()
+        codes = {process.wait(PATIENCE) for process in self.processes.values()} - {-signal.SIGKILL}
+        assert codes <= {0, -signal.SIGTERM}, (self.folder / "log").read_text(encoding="utf-8")  # uvicorn: the latter.
+        self.record.check()
+
+
+@contextmanager
+def fleet(folder: Path, code: str, *arguments: str, **environment: str) -> Iterator[Fleet]:
+    begun = Fleet(folder, code, *arguments, **environment)
+    try:
+        yield begun
+    except BaseException as error:
+        for name in ("record", "log"):
+            error.add_note((folder / name).read_text(encoding="utf-8"))
+        raise
+    finally:
+        for process in begun.processes.values():
+            process.kill()
+            process.wait()
+
+
+ORDERS = """
+import orders
+
+async def remind(lease):
+    with recorded(lease.term):
+        await asyncio.sleep(0.05)
+        lease.check()
+
+orders.remind, orders.REMIND_EVERY, orders.LINGER = remind, 0.05, 0.1
+app = orders.app
+"""
+
+
+def test_fastapi(tmp_path: Path) -> None:
+    """A client that follows 421 meanwhile gets an answer each time, under terms that only grow."""
+    addresses, answers, over = list[str](), list[int](), False
+
+    with fleet(tmp_path, ORDERS, POD_IP="127.0.0.1") as servers:
+
+        def begin() -> None:
+            port = str(free_port())
+            addresses.append(f"127.0.0.1:{port}")
+            servers.begin("-m", "uvicorn", "program:app", "--port", port, POD_NAME=f"server-{port}", PORT=port)
+
+        def ask_on() -> None:
+            while not over:
+                answers.append(ask("customer-7", addresses, patience=PATIENCE).json()["term"])
+
+        for _ in range(3):
+            begin()
+        with beside(ask_on):
+            try:
+                servers.strike("reminders", begin)
+                heard = len(answers)
+                until(lambda: len(answers) > heard + 1, "an answer")
+            finally:
+                over = True
+        servers.end()
+    assert answers == sorted(answers)
+
+
+def test_gunicorn(tmp_path: Path) -> None:
+    """Workers that share a port, and are killed: gunicorn begins others, and each is asked at its own port."""
+    port = free_port()
+    arguments = (
+        "--config",
+        str(ROOT / "examples" / "gunicorn_conf.py"),
+        "--workers",
+        "3",
+        "--bind",
+        f"127.0.0.1:{port}",
+    )
+    with fleet(tmp_path, ORDERS, POD_IP="127.0.0.1", POD_NAME="a") as servers:
+        servers.begin("-m", "gunicorn", *arguments, "program:app")
+        servers.strike("reminders", lambda: None)
+        shared = [f"127.0.0.1:{port}"]
+        names = {ask(f"customer-{number}", shared, patience=PATIENCE).json()["server"] for number in range(20)}
+        assert len(names) > 1
+        servers.end()
+
+
+def test_celery_beat(tmp_path: Path) -> None:
+    """The messages are those of Celery's own broker in a folder, read in the order in which they were sent."""
+    code = """
+import celery_beat
+app, LeaderScheduler = celery_beat.app, celery_beat.LeaderScheduler
+queue = {"data_folder_in": "queue", "data_folder_out": "queue"}
+app.conf.update(broker_url="filesystem://", broker_transport_options=queue)
+app.conf.beat_schedule["report"]["schedule"] = 0.2
+"""
+    beat = ("-m", "celery", "--app", "program", "beat", "--scheduler", "program:LeaderScheduler", "--loglevel", "INFO")
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    with fleet(tmp_path, code, *beat) as beats:
+        over, seen = False, set[str]()
+
+        def receive() -> None:
+            while not over:
+                until(lambda: over or {path.name for path in queue.glob("*.msg")} - seen)
+                for path in sorted(queue.glob("*.msg")):
+                    if path.name not in seen and (text := path.read_text(encoding="utf-8")):
+                        headers = json.loads(text)["headers"]
+                        seen.add(path.name)
+                        pid = headers["origin"].removeprefix("gen").partition("@")[0]
+                        beats.record.sent(headers["neli_term"], pid)
+
+        for _ in range(3):
+            beats.begin()
+        with beside(receive):
+            try:
+                beats.strike("celery-beat", beats.begin)
+            finally:
+                over = True
+        beats.end()
+
+
+def test_apscheduler(tmp_path: Path) -> None:
+    code = """
+import apscheduler_jobs as example
+from neli_router import run
+
+def report():
+    example.lease.check()
+    with recorded(example.lease.term):
+        time.sleep(0.05)
+        example.lease.check()
+
+report.__module__ = "apscheduler_jobs"
+example.report, example.EVERY = report, 0.1
+run(example.main)
+"""
+    with fleet(tmp_path, code, "program.py", JOBS=f"sqlite:///{tmp_path}/schedule.db") as schedulers:
+        for _ in range(3):
+            schedulers.begin()
+        schedulers.strike("scheduler", schedulers.begin)
+        schedulers.end()
+
+
+def test_django(tmp_path: Path) -> None:
+    code = """
+import django_lead as example
+from django.conf import settings
+from django.core.management import call_command
+
+def report(lease):
+    with recorded(lease.term):
+        time.sleep(0.05)
+        lease.check()
+
+settings.configure(NELI_LEDGER=os.environ["NELI_LEDGER"], NELI_LEASE=0.4)
+example.report, example.EVERY = report, 0.05
+call_command(example.Command())
+"""
+    with fleet(tmp_path, code, "program.py") as commands:
+        for _ in range(3):
+            commands.begin()
+        commands.strike("reports", commands.begin)
+        commands.end()
