@@ -78,6 +78,7 @@ PYTHON_BLOCKS = {
 
 NOT_RUN = {
     "airflow": "takes seconds to start; tests/provider/test_docs.py asks Airflow's own parser",
+    "docker": "is not here; tests/deploy/test_compose.py checks the files",
     "install": "puts files into /etc; tests/deploy reads the files",
     "kafka-acls.sh": "comes with Kafka; tests/drivers/ledgers/test_kafka.py grants these rights to a member",
     "kill": "ends a process that the lines before it started",
