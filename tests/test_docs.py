@@ -8,7 +8,8 @@
     indented        pictures and addresses: no code may hide there; the real parser must accept ledger addresses
 
 The commands of docs/agent.md really run, next to an agent. A page that has Python blocks but no test fails. The blocks
-of docs/airflow.md run in tests/provider/test_docs.py, where Airflow is installed.
+of docs/airflow.md run in tests/provider/test_docs.py, where Airflow is installed; those of docs/frameworks.md are parts
+of the programs that tests/examples runs.
 """
 
 import asyncio
@@ -65,6 +66,7 @@ PYTHON_BLOCKS = {
     "docs/airflow.md": PAGES["docs/airflow.md"].count("\n```python\n"),  # Any number: each runs on its own.
     "docs/columns.md": 1,
     "docs/fencing.md": 17,
+    "docs/frameworks.md": PAGES["docs/frameworks.md"].count("\n```python\n"),  # They are parts of `examples/`.
     "docs/groups.md": 2,
     "docs/load.md": 1,
     "docs/members.md": 1,
@@ -396,6 +398,13 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert {"agent", "owner", "run", "members", "table", "watch", "events", "drain", "config", "doctor"} <= set(ran)
         for block in blocks("docs/agent.md", "python"):
             exec(block, {})  # noqa: S102
+
+
+def test_frameworks() -> None:
+    programs = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")]
+    assert [] == [
+        block for block in blocks("docs/frameworks.md", "python") if not any(block in one for one in programs)
+    ]
 
 
 def test_columns() -> None:
