@@ -9,7 +9,8 @@
 
 The commands of docs/agent.md really run, next to an agent. A page that has Python blocks but no test fails. The blocks
 of docs/airflow.md run in tests/provider/test_docs.py, where Airflow is installed; those of docs/frameworks.md are parts
-of the programs that tests/examples runs.
+of the programs that tests/examples runs. The tutorials are followed to the letter, by a bash that types what a reader
+would type (tests/tutorials.py).
 """
 
 import asyncio
@@ -50,6 +51,7 @@ from tests.support.servers.goneli import GoneliMember
 from tests.support.servers.goneli_build import build
 from tests.support.servers.redis import Redis, missing
 from tests.support.waiting import PATIENCE, until
+from tests.tutorials import FOLDER, follow
 
 ROOT = Path(neli_router.__file__).parents[1]
 PAGES = {
@@ -59,6 +61,8 @@ PAGES = {
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"(?<![\w+])(?:kafka|postgresql|rediss?(?:\+\w+)?|sqlite):[^\s`\"');|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+
+SECTIONS: dict[str, str] = {}
 
 PYTHON_BLOCKS = {
     "README.md": 3,
@@ -70,11 +74,13 @@ PYTHON_BLOCKS = {
     "docs/groups.md": 2,
     "docs/load.md": 1,
     "docs/members.md": 1,
-    "docs/own-job.md": 4,
+    "docs/moving.md": PAGES["docs/moving.md"].count("\n```python\n"),  # Any number: two tests run all sections.
     "docs/postgresql.md": 4,
-    "docs/protocols.md": 6,
     "docs/redis.md": 3,
     "docs/spark.md": 9,
+    "docs/tutorials/airflow.md": 1,
+    "docs/tutorials/spark.md": 4,
+    "docs/tutorials/worker.md": 3,
 }
 """Page -> how many Python blocks its test executes."""
 
@@ -95,7 +101,14 @@ NOT_RUN = {
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return [text for name, text in FENCED.findall(PAGES[page]) if name == language]
+    return [text for name, text in FENCED.findall(SECTIONS.get(page) or PAGES[page]) if name == language]
+
+
+def section(page: str, title: str) -> str:
+    """The name of one of a page's sections, which `blocks` and `execute` take like a page."""
+    (found,) = re.findall(rf"^## {title}$.*?(?=^## |\Z)", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+    SECTIONS[name := f"{page}#{title}"] = found
+    return name
 
 
 def execute(page: str, names: dict[str, Any], *, swapped: tuple[str, str] = ("", "")) -> None:
@@ -168,7 +181,7 @@ def check_python(words: list[str]) -> None:
     match words:
         case ["-m", "venv", _] | ["-m", "neli_router.spark.runtime"]:  # tests/spark/test_runtime.py runs the latter.
             pass
-        case ["worker.py", _] | ["orders.py" | "totals.py"]:  # Tests below run them.
+        case ["worker.py", _]:  # A test below runs it.
             pass
         case ["-m", "benchmarks" | "neli_router.lab.local_airflow" as program, *options]:
             told = help_of(program, *(options[:1] if options and not options[0].startswith("-") else []))
@@ -209,7 +222,13 @@ def check(words: list[str]) -> None:
         CHECKERS[first](words[1:])
 
 
-SHELL = [(page, words) for page in PAGES for block in blocks(page, "sh") for words in commands(block)]
+SHELL = [
+    (page, words)
+    for page in PAGES
+    if "/tutorials/" not in page
+    for block in blocks(page, "sh")
+    for words in commands(block)
+]
 INLINE = [
     (page, next(commands(text)))
     for page in PAGES
@@ -523,7 +542,7 @@ def test_a_job_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Also: a function that drops the column `partition`, and a row without a key."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NELI_AGENT", socket := str(tmp_path / "agent.sock"))
-    orders, job, *queries = blocks("docs/own-job.md", "python")
+    orders, job, *queries = blocks("docs/tutorials/spark.md", "python")
     written, names, asked = dict[str, Any](), dict[str, Any](__name__="totals"), dict[str, Any]()
     with running(configured(tmp_path, layout=Layout(partitions=4), lease=15.0), AgentOptions(socket=socket)):
         exec(orders.replace("range(20)", "range(3)").replace("range(200)", "range(9)"), written)  # noqa: S102
@@ -549,6 +568,11 @@ def test_load() -> None:
     assert names["profile"] == LoadProfile.read("profile.json")
 
 
+OURS = {"PYTHONPATH": str(ROOT)}
+
+FROM_GONELI = "From goNELI, one process at a time"
+
+
 @pytest.mark.kafka
 def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With a real goNELI process in the group before the move, and a fence behind the group afterwards."""
@@ -560,10 +584,39 @@ def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> N
     with GoneliMember(kafka, group, topic, "prices-6", 5.0) as goneli:
         until(lambda: goneli.leads)
         goneli.ask_to_leave()
-        execute("docs/protocols.md", names, swapped=("localhost:9092", kafka))
+        execute(section("docs/moving.md", FROM_GONELI), names, swapped=("localhost:9092", kafka))
     said = capsys.readouterr().out
     assert [str(names["last"])] * 2 == re.findall(rf"\bterm ({names['last']})\b", said), said  # Led, then refused.
     assert names["lease"].term > names["term_base"] > names["last"]
+
+
+def test_moving_from_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    titles = re.findall(r"^## (.+)$", PAGES["docs/moving.md"], flags=re.MULTILINE)
+    for title in titles:
+        if title != FROM_GONELI:
+            execute(section("docs/moving.md", title), names)
+    assert FROM_GONELI in titles
+    said = capsys.readouterr().out.splitlines()
+    reports = [line for line in said if line.startswith("the report, under term ")]
+    assert 5 == len(reports)
+    assert {"worker-1 leads", "True", f"read {[*range(12)]}", f"this process has {names['shards']}"} <= {*said}
+    assert [(names["lease"].term,)] >= [*names["books"].execute("SELECT term FROM neli_fence")] != []
+
+
+def test_the_index_for_language_models_has_every_page_under_its_own_title() -> None:
+    index = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    titles = {page: re.search("^# (.+)$", text, flags=re.MULTILINE) for page, text in PAGES.items()}
+    lines = re.findall(r"^- \[(.+)\]\((.+)\): \S.*[^.]$", index, flags=re.MULTILINE)
+    assert index.count("\n- ") == len(lines)
+    found = {os.path.normpath(f"docs/{link}"): title for title, link in lines}
+    assert found == {page: title[1] for page, title in titles.items() if title}
+
+
+@pytest.mark.process
+def test_the_first_worker(tmp_path: Path) -> None:
+    (there := tmp_path / "clone").mkdir()
+    assert "5. A late write is refused" in (title for title, _ in follow(FOLDER / "worker.md", there, OURS))
 
 
 REDIS = PAGES["docs/redis.md"]

@@ -1,11 +1,15 @@
 """docs/airflow.md: each block of Python is a file of Dags, which are run; each command exists in Airflow.
 
 The first table points from each public class to the section whose blocks show it, or here is the reason why not.
+
+Also here: the tutorial, typed word for word, in a home with the database of this session's Airflow.
 """
 
 import importlib
 import inspect
 import re
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,8 @@ from airflow.dag_processing.dagbag import BundleDagBag
 
 from tests.provider.test_provider_info import modules
 from tests.support.given import DagTest
-from tests.test_docs import FENCED, PAGES, SHELL, blocks
+from tests.test_docs import FENCED, OURS, PAGES, SHELL, blocks
+from tests.tutorials import FOLDER, follow
 
 pytestmark = pytest.mark.airflow
 
@@ -77,3 +82,18 @@ def test_each_dag_of_the_page_runs(number: int, dag_test: DagTest, tmp_path: Pat
 @pytest.mark.parametrize("words", [words for page, words in SHELL if page == PAGE and Path(words[0]).name == "airflow"])
 def test_each_command_is_one_of_airflows(words: list[str]) -> None:
     get_parser().parse_args(words[1:])
+
+
+def test_the_first_leader_only_dag(airflow_home: Path, tmp_path: Path) -> None:
+    """Up to the takeover. Its last run takes ten more seconds, and test_sensors.py has what it shows."""
+    (home := tmp_path / "first-dag" / "airflow").mkdir(parents=True)
+    (there := tmp_path / "clone").mkdir()
+    shutil.copy(airflow_home / "airflow.db", home)
+    reader = {
+        **OURS,
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "False",
+    }
+    steps = follow(FOLDER / "airflow.md", there, reader, without="airflow db migrate")
+    with closing(steps):
+        assert "5. Kill the leading host" in (title for title, _ in steps)
