@@ -22,7 +22,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: airflow airflows bench chaos check clean demo docs explore fetch format goneli help jars kafka lock pipeline prove release sparks test test-core
+.PHONY: airflow airflows bench chaos check clean demo docs explore fetch format goneli help jars kafka lock pipeline prove quint release sparks test test-core
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,8 +36,8 @@ pipeline: $(DEV)/ready ## Three hosts' Spark jobs fill one table, one host is ki
 airflow: $(DEV)/ready ## A local Airflow and two hosts' agents, until Ctrl-C (PORT=8081; LEDGER=postgresql: two Airflows)
 	$(DEV)/bin/python -P -m neli_router.lab.local_airflow $(if $(PORT),--port $(PORT)) $(if $(LEDGER),--ledger $(LEDGER))
 
-fetch: ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go)
-	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/kafka.jsa $(DEV)/spark.jsa
+fetch: ## Bring what tests start: jars of Kafka and ZooKeeper (takes Java and Maven), goNELI (takes Go), Quint (takes npm)
+	@$(MAKE) --no-print-directory -j4 jars goneli quint $(DEV)/kafka.jsa $(DEV)/spark.jsa
 
 $(DEV)/kafka.jsa: $(DEV)/ready | jars
 	@$(DEV)/bin/python -m tests.support.servers.kafka --archive
@@ -46,11 +46,11 @@ $(DEV)/spark.jsa: $(DEV)/ready
 	@$(DEV)/bin/python -m tests.support.servers.spark
 
 test: ## Every test that this machine can run, and a sample of the proofs
-	@$(MAKE) --no-print-directory -j3 jars goneli $(DEV)/ready
+	@$(MAKE) --no-print-directory -j4 jars goneli quint $(DEV)/ready
 	@$(DEV)/bin/python -m tests.proofs --check
 	$(DEV)/bin/python -m tests.gate
 
-test-core: $(TEST)/ready ## The tests that need neither a server, Spark, Airflow nor a browser
+test-core: $(TEST)/ready quint ## The tests that need neither a server, Spark, Airflow nor a browser
 	$(TEST)/bin/python -m tests.gate core
 
 prove: $(TEST)/ready ## Explore, simulate and mutate what has changed since it was proved (ALL=1 repeats everything)
@@ -92,12 +92,15 @@ $(SPARK)/ready: requirements/dev.txt pyproject.toml $(UV)/ready
 	$(call environment,$(@D),-r requirements/dev.txt)
 	@$(UV)/bin/uv pip install --quiet --python $(@D)/bin/python --no-deps 'pyspark==4.3.0'
 
-# Neither needs a package, so both are made while packages are installed.
+# None of them needs a package, so all are made while packages are installed.
 jars: $(UV)/ready
 	@$(UV)/bin/python -m tests.support.servers.jars
 
 goneli: $(UV)/ready
 	@$(UV)/bin/python -m tests.support.servers.goneli_build
+
+quint: $(UV)/ready
+	@$(UV)/bin/python -m tests.support.servers.quint
 
 kafka: jars $(TEST)/ready ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)
 	@$(TEST)/bin/python -m tests.support.servers.kafka

@@ -1,0 +1,64 @@
+"""The model of the protocol in Quint, and whether it allows what our code does.
+
+    python -m tests.quint --simulate              draws worlds of the model, and checks the promises in each
+    python -m tests.quint --seeds 500             the model must accept what happens in groups of our simulator
+    python -m tests.quint --ledger FILE           and a copy of a real ledger, which `neli ledger export` wrote
+    python -m tests.quint --mutant no_wait        and must object to what a broken copy of our code does
+
+    induction.qnt   the model: records, fold, tenure, promises, and a group drawn at random
+    replay.qnt      an event of a trace --> a step of the model, or an objection
+    traces.py       simulator, ledger --> events
+    replay.cjs      runs Quint's own evaluator on them
+
+Quint is a package for Node. `make quint` installs it into .make/quint.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tests.quint.model import Verdict, mutant_traces, replay, simulate
+from tests.quint.traces import of_ledger, simulated
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.quint", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--simulate", action="store_true", help="draw worlds of the model")
+    parser.add_argument("--samples", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--seeds", type=int, default=0, help="how many seeds of our simulator")
+    parser.add_argument("--start", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--ledger", type=Path, help="a copy of a ledger")
+    parser.add_argument("--mutant", help="the name of a patch in tests/mutants")
+    parser.add_argument("--record", action="store_true", help="print the traces instead of replaying them")
+    asked = parser.parse_args()
+    seeds = range(asked.start, asked.start + asked.seeds)
+    if asked.record:
+        for seed in seeds:
+            sys.stdout.write(json.dumps([f"seed {seed}", simulated(seed)]) + "\n")
+        return 0
+    if asked.simulate:
+        output = simulate(samples=asked.samples)
+        sys.stdout.write(output)
+        return 0 if "[ok]" in output else 1
+    if asked.ledger:
+        return _say(replay([(asked.ledger.name, of_ledger(asked.ledger.read_text(encoding="utf-8").splitlines()))]))
+    if asked.mutant:
+        return _say(replay(mutant_traces(asked.mutant, seeds)))
+    return _say(replay((f"seed {seed}", simulated(seed)) for seed in seeds))
+
+
+def _say(verdicts: list[Verdict]) -> int:
+    for verdict in verdicts:
+        if verdict.objection:
+            sys.stdout.write(f"{verdict.name}: event {verdict.events} of {verdict.of}: {verdict.objection}\n")
+    events = sum(verdict.events for verdict in verdicts)
+    rejected = sum(bool(verdict.objection) for verdict in verdicts)
+    sys.stdout.write(f"{len(verdicts)} traces of {events} events, {rejected} rejected\n")
+    return 1 if rejected else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

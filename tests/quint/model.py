@@ -1,0 +1,78 @@
+"""Running the model: Quint on Node, as installed by `make quint`."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.proofs.__main__ import mutate
+from tests.quint.traces import Trace
+from tests.support.servers.quint import PACKAGE
+
+__all__ = ["MODEL", "MUTANTS", "Verdict", "mutant_traces", "replay", "simulate"]
+
+FOLDER = Path(__file__).parent
+MODEL = FOLDER / "induction.qnt"
+MUTANTS = FOLDER.parent / "mutants"
+
+STEPS = 30
+"""Steps in each world that is drawn."""
+
+
+class Verdict(NamedTuple):
+    """Whether the model allowed a trace, and the number of events until it objected."""
+
+    name: str
+    events: int
+    of: int
+    objection: str
+
+
+def replay(traces: Iterable[tuple[str, Trace]]) -> list[Verdict]:
+    """The model's verdict on each trace, all in one process, because Quint takes seconds to start."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as lines:
+        for trace in traces:
+            lines.write(json.dumps(trace) + "\n")
+        lines.seek(0)
+        done = _run([str(FOLDER / "replay.cjs"), str(PACKAGE), str(FOLDER / "replay.qnt")], lines.fileno())
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return [Verdict(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def simulate(model: Path = MODEL, *, samples: int, seed: int | None = None) -> str:
+    """Draw worlds of `model` until a promise is broken; what Quint says."""
+    options = ["--main=induction", "--invariant=kept", f"--max-samples={samples}", f"--max-steps={STEPS}"]
+    # The other backend is a program that Quint would download.
+    options += ["--backend=typescript", "--verbosity=1", *([] if seed is None else [f"--seed={seed}"])]
+    done = _run([str(PACKAGE / "dist" / "src" / "cli.js"), "run", str(model), *options], subprocess.DEVNULL)
+    return done.stdout + done.stderr
+
+
+def mutant_traces(name: str, seeds: Sequence[int]) -> Iterator[tuple[str, Trace]]:
+    """The traces of `seeds` where the package is broken by the mutant called `name`."""
+    with tempfile.TemporaryDirectory(prefix="neli-quint-") as folder:
+        mutate(MUTANTS / f"{name}.patch", Path(folder))
+        (Path(folder) / "tests").symlink_to(FOLDER.parent)
+        recorded = subprocess.run(
+            [sys.executable, "-m", "tests.quint", "--record", f"--start={seeds[0]}", f"--seeds={len(seeds)}"],
+            cwd=folder,  # Its package comes before the one that is installed.
+            env={**os.environ, "PYTHONPATH": folder},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    for line in recorded.splitlines():
+        trace, events = json.loads(line)
+        yield f"{name}, {trace}", events
+
+
+def _run(arguments: Sequence[str], stdin: int) -> "subprocess.CompletedProcess[str]":
+    node = shutil.which("node")
+    assert node is not None, "callers have asked whether Quint is installed"
+    return subprocess.run([node, *arguments], stdin=stdin, capture_output=True, text=True, check=False)
