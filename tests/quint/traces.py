@@ -63,7 +63,7 @@ WEATHERS: tuple[Weather, ...] = ("foul", "foul", "foul", "fair", "slow")
 
 
 def simulated(seed: int) -> Trace:
-    """What happens in a group of the simulator until it has RECORDS_MAX records, or breaks a promise."""
+    """The events of a simulated group until it has RECORDS_MAX records, or breaks a promise."""
     with patch.object(groups, "InductionMachine", _RecordedMachine):
         world = World(seed)
         weather = WEATHERS[seed % len(WEATHERS)]

@@ -2,7 +2,7 @@
 
     quint_package/package.json --make quint: npm install--> .make/quint/node_modules
 
-There is no lock file: one names the registry that it was made with. So package.json pins exact versions.
+A lock file would name the registry that it was made with. So package.json pins exact versions instead.
 `python -m tests.support.servers.quint` is that step of `make fetch`. It needs no Python package.
 """
 
