@@ -154,6 +154,10 @@ class _RecordedGroup(groups.SimulatedGroup):
             self._follow(process, self._acts[process][0])
 
     def _on_append(self, offset: int, payload: bytes, who: str) -> None:
+        for process in list(
+            self._acts
+        ):  # A lease may end at the very moment at which a witness writes its certificate.
+            self._look(process, self.acting.claims.get(process, NOTHING), only_ends=True)
         before, record = self.referee.state, decode(payload)
         try:
             super()._on_append(offset, payload, who)
