@@ -17,6 +17,8 @@ Each client has a process of its own, in a session of its own. A signal for all 
 that it cannot start another one meanwhile.
 
 PostgreSQL refuses to run as root. Root becomes the user that Debian created for it, or the user `nobody`.
+
+`python -m tests.support.servers.postgresql` starts one to experiment with, until Ctrl-C.
 """
 
 import atexit
@@ -24,6 +26,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -35,7 +38,7 @@ from typing import Any, Self
 from neli_router.hosts.descendants import children
 from neli_router.lab.private_postgresql import owner, programs
 from tests.support.processes.forked import lives, state_of
-from tests.support.servers.process import ServerProcess, free_port
+from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
 
 __all__ = ["DURABLE", "Postgresql", "missing", "program"]
@@ -264,3 +267,15 @@ def _as_user() -> list[str]:
 def _send(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def main() -> None:
+    if why := missing():
+        sys.exit(f"a PostgreSQL was wanted, but {why}")
+    with until_asked_to_end(), Postgresql.started(settings=DURABLE) as server:
+        print(f"PostgreSQL at {server.url('jobs')} and {server.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

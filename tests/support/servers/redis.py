@@ -10,17 +10,21 @@
         group.url("jobs")                                    "redis+sentinel://127.0.0.1:4712/jobs?service=mymaster"
 
 A restarted server keeps its port and its folder, and therefore its data, if its settings make it store any.
+
+`python -m tests.support.servers.redis` starts one to experiment with, until Ctrl-C.
 """
 
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.support.servers.process import ServerProcess, free_port
+from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
 
 __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
@@ -219,3 +223,15 @@ def make_certificates(folder: Path) -> None:
             capture_output=True,
             check=True,
         )
+
+
+def main() -> None:
+    if why := missing():
+        sys.exit(f"a Redis was wanted, but {why}")
+    with until_asked_to_end(), Redis.started() as redis:
+        print(f"Redis at {redis.url('jobs')} and {redis.unix_url('jobs')} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
