@@ -55,7 +55,7 @@ class BadCopy(NeliError):
 
 
 class LedgerSummary(msgspec.Struct, frozen=True):
-    """What the records of a ledger say, in the keys of `neli ledger inspect --output json`."""
+    """The records of a ledger, summed up in the keys of `neli ledger inspect --output json`."""
 
     source: str
     start: int
@@ -82,7 +82,7 @@ class LedgerSummary(msgspec.Struct, frozen=True):
 
 
 class Copy:
-    """What was read of `source`, a ledger or a file, from `state` on."""
+    """All that was read of `source`, a ledger or a file, from `state` on."""
 
     def __init__(self, source: str, state: State) -> None:
         self.source, self.state, self.start = source, state, state.at
