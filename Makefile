@@ -99,7 +99,7 @@ jars: $(UV)/ready
 goneli: $(UV)/ready
 	@$(UV)/bin/python -m tests.support.servers.goneli_build
 
-quint: $(UV)/ready
+quint: $(UV)/ready ## Quint, in which tests/quint has a model of induction (takes npm)
 	@$(UV)/bin/python -m tests.support.servers.quint
 
 kafka: jars $(TEST)/ready ## A Kafka of your own to try things on, until Ctrl-C (takes Java and Maven)

@@ -183,7 +183,7 @@ def check_python(words: list[str]) -> None:
             pass
         case ["worker.py", _]:  # A test below runs it.
             pass
-        case ["-m", "benchmarks" | "neli_router.lab.local_airflow" as program, *options]:
+        case ["-m", "benchmarks" | "neli_router.lab.local_airflow" | "tests.quint" as program, *options]:
             told = help_of(program, *(options[:1] if options and not options[0].startswith("-") else []))
             assert [] == [option for option in options if option.startswith("--") and option not in told]
         case _:
