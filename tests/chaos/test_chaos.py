@@ -1,7 +1,6 @@
 """Real processes on a Kafka of three brokers, all in a separate network, and a storm of faults upon them."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -9,19 +8,18 @@ from uuid import uuid4
 import pytest
 
 from neli_router.core.clock import host_clock
-from neli_router.drivers.open import open_ledger
 from neli_router.lab.moves import history_of
 from neli_router.lab.processes.group import ProcessGroup
 from tests.chaos import report
 from tests.chaos.cluster import OUTSIDE, KafkaCluster
 from tests.chaos.faults import LEADER_FAULTS, MAIN_FAULTS
+from tests.chaos.outside import Outside
 from tests.chaos.storm import led_from
 from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, weather
 from tests.conftest import require
-from tests.support.asking import append_through_trouble
 from tests.support.draws import say
 from tests.support.processes.ledger_copy import LedgerCopy
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 
 AVAILABLE_SECONDS = 10.0
 AVAILABLE_FAULTS = ("stop", "cut off", "deaf", "kill")
@@ -63,13 +61,13 @@ def test_where_overlaps_are_promised_the_same_referee_sees_them_and_the_fence_st
 def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_again(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """As soon as any client can append again, the group can, too. Members skip the records of that client."""
+    """As soon as any client can append again, the group can, too."""
     name = f"leader-{uuid4().hex}"
     ledger = cluster.ledger(name)
     with (
         ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, lease=LEASE) as group,
         LedgerCopy(ledger) as copy,
-        closing(open_ledger(ledger, create=True, patience=PATIENCE)) as outside,
+        Outside(cluster.kafka.bootstrap, f"{name}.ledger") as outside,
     ):
         for member in NAMES[:3]:
             group.start(member, prefix=cluster.network.prefix(member))
@@ -77,12 +75,10 @@ def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_agai
         cluster.await_all_well(name)
         leader = until(partial(cluster.leader, name), "a leader of the partition")
         assert leader is not None
-        acknowledged = {append_through_trouble(outside, b"outside %d" % i): b"outside %d" % i for i in range(20)}
         group.read_notes()
         killed_at = host_clock()
         cluster.node(leader).kill()
-        acknowledged[append_through_trouble(outside, b"outside again")] = b"outside again"
-        accepted_at = host_clock()
+        accepted_at = outside.accepted_after(killed_at)
         led_at = max(led_from(group, accepted_at).values())
         cluster.node(leader).start()
         say(
@@ -95,8 +91,10 @@ def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_agai
     entries = {entry.offset: entry.payload for entry in copy.close()}
     verdict, history = group.verdict(), history_of(copy.close())
     say(report.seen(verdict))
+    say(f"{len(outside.acknowledged)} acknowledged records of an outside producer")
     say(f"departures: {', '.join(f'{it.name} by {it.kind.__name__}' for it in history.departures)}")
     assert [] == verdict.faults
-    assert [] == [offset for offset, payload in acknowledged.items() if entries.get(offset) != payload]
+    assert outside.acknowledged
+    assert [] == [offset for offset, payload in outside.acknowledged.items() if entries.get(offset) != payload]
     noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
     assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
