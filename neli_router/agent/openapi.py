@@ -3,8 +3,8 @@
     ENDPOINTS and the classes of the wire --document--> OpenAPI 3.1 --> other languages, docs/reference/http.md
 
 The schemas are those of the classes that the agent itself encodes and decodes, so the document cannot describe other
-fields. A test compares ENDPOINTS with the routes of the application, and validates the answers of a running agent. Only
-/v1/witness is left out: no other program can register a member.
+fields. The application takes the parameters of each request from here. A test compares the paths, and validates the
+answers of a running agent. Only /v1/witness is left out: no other program can register a member.
 
 OpenAPI knows no streams. A stream is a response of `text/event-stream`; its description names the events, and
 `x-events` gives the schema of their data.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from starlette.types import Receive, Scope, Send
 
 from neli_router.agent import page, wire
-from neli_router.agent.openapi import document
+from neli_router.agent.openapi import ENDPOINTS, document
 from neli_router.agent.owners import age_of
 from neli_router.agent.server import views
 from neli_router.agent.server.connections import event
@@ -28,6 +28,7 @@ from neli_router.agent.server.lender import Lender
 from neli_router.agent.server.lives import Lives
 from neli_router.agent.server.metrics import CONTENT_TYPE
 from neli_router.agent.server.requests import (
+    Answering,
     Place,
     Request,
     RequestRefused,
@@ -60,8 +61,6 @@ KEYS_MAX = 70_000
 RUN = 500
 """Keys that are looked up before another request gets its turn: half a millisecond."""
 
-PLACE = ("key", "key64", "partition")
-
 TEXT = CONTENT_TYPE.encode()
 
 
@@ -76,31 +75,35 @@ class App:
         self._assets = page.load()
         self._status_json = (-1.0, -1, b"")
         lender, wishes = Lender(hub), Wishes(member, hub)
-        self._routes: Mapping[tuple[str, str], Route] = {
-            ("GET", "/v1/owner"): Route(self._owner, PLACE),
-            ("POST", "/v1/owners"): Route(self._owners, None),
-            ("GET", "/v1/leader"): Route(self._leader, PLACE),
-            ("GET", "/v1/lease"): Route(lender.lease, PLACE),
-            ("GET", "/v1/leadership"): Route(lender.leadership, (*PLACE, "timeout")),
-            ("GET", "/v1/leadership/events"): Route(lender.leadership_events, PLACE),
-            ("GET", "/v1/share"): Route(lender.share, ("partitions",)),
-            ("GET", "/v1/share/events"): Route(lender.share_events, ("partitions",)),
-            ("GET", "/v1/watch"): Route(self._watch, PLACE),
-            ("GET", "/v1/table"): Route(self._table),
-            ("GET", "/v1/members"): Route(self._members),
-            ("GET", "/v1/peers"): Route(self._peers),
-            ("GET", "/v1/moves"): Route(self._moves, ("limit",)),
-            ("GET", "/v1/history"): Route(self._history, ("limit",)),
-            ("GET", "/v1/history/events"): Route(self._history_events),
-            ("GET", "/v1/status"): Route(self._status),
-            ("GET", "/v1/events"): Route(self._events),
-            ("POST", "/v1/progress"): hub.progress.route,
-            ("POST", "/v1/witness"): Route(lives.witness),
-            ("GET", "/v1/openapi.json"): Route(self._openapi, None),
-            ("GET", "/health"): Route(self._health, None),
-            ("GET", "/ready"): Route(self._ready, None),
-            ("GET", "/metrics"): Route(self._metrics, None),
-            **wishes.routes,
+        endpoints: Mapping[tuple[str, str], Answering] = {
+            ("GET", "/v1/owner"): self._owner,
+            ("POST", "/v1/owners"): self._owners,
+            ("GET", "/v1/leader"): self._leader,
+            ("GET", "/v1/lease"): lender.lease,
+            ("GET", "/v1/leadership"): lender.leadership,
+            ("GET", "/v1/leadership/events"): lender.leadership_events,
+            ("GET", "/v1/share"): lender.share,
+            ("GET", "/v1/share/events"): lender.share_events,
+            ("GET", "/v1/watch"): self._watch,
+            ("GET", "/v1/table"): self._table,
+            ("GET", "/v1/members"): self._members,
+            ("GET", "/v1/peers"): self._peers,
+            ("GET", "/v1/moves"): self._moves,
+            ("GET", "/v1/history"): self._history,
+            ("GET", "/v1/history/events"): self._history_events,
+            ("GET", "/v1/status"): self._status,
+            ("GET", "/v1/events"): self._events,
+            ("POST", "/v1/progress"): hub.progress.report,
+            ("POST", "/v1/witness"): lives.witness,
+            ("GET", "/v1/openapi.json"): self._openapi,
+            ("GET", "/health"): self._health,
+            ("GET", "/ready"): self._ready,
+            ("GET", "/metrics"): self._metrics,
+            **wishes.endpoints,
+        }
+        self._routes = {
+            asked: Route(endpoint, ENDPOINTS[asked].parameters if asked in ENDPOINTS else ())
+            for asked, endpoint in endpoints.items()
         }
         self._paths = {path for _, path in self._routes}
 

@@ -9,7 +9,7 @@ job that was killed leaves no figure behind. It believes what a job says, and de
 from collections.abc import Mapping
 
 from neli_router.agent import wire
-from neli_router.agent.server.requests import Request, Route, answer, body_of, decoded
+from neli_router.agent.server.requests import Request, answer, body_of, decoded
 from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
@@ -29,10 +29,6 @@ class JobProgress:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._told: dict[str, tuple[float, dict[int, int]]] = {}
-
-    @property
-    def route(self) -> Route:
-        return Route(self._take)
 
     @property
     def behind(self) -> Mapping[str, Mapping[int, int]]:
@@ -57,7 +53,7 @@ class JobProgress:
             raise ConfigError(problems)
         self._told[asked.table] = host_clock(), dict(asked.behind)
 
-    async def _take(self, request: Request) -> None:
+    async def report(self, request: Request) -> None:
         example = '{"table": "totals", "behind": {"17": 3}}'
         self.take(decoded(wire.ProgressAsked, await body_of(request.receive), example))
         await answer(request.send, wire.ProgressView(KEPT))

@@ -39,6 +39,7 @@ from neli_router.core.keyspace import Key, Layout, Role, numbered
 from neli_router.errors import BadKey, ConfigError, GroupMismatch, NeliError
 
 __all__ = [
+    "Answering",
     "Guard",
     "Place",
     "Request",
@@ -103,11 +104,15 @@ class Request(NamedTuple):
     send: Send
 
 
-class Route(NamedTuple):
-    """The endpoint for one method and path, and the parameters that its requests may have; None if none counts."""
+Answering = Callable[[Request], Awaitable[None]]
+"""Answers the requests of one method and path."""
 
-    endpoint: Callable[[Request], Awaitable[None]]
-    parameters: Collection[str] | None = ()
+
+class Route(NamedTuple):
+    """An endpoint, and the parameters that its requests may have; None if none counts."""
+
+    endpoint: Answering
+    parameters: Collection[str] | None
 
 
 def require_group(scope: Scope, group: str) -> None:

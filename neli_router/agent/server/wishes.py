@@ -20,7 +20,7 @@ from starlette.types import Send
 from neli_router.agent import wire
 from neli_router.agent.server import views
 from neli_router.agent.server.hub import Hub
-from neli_router.agent.server.requests import Request, Route, answer, body_of, decoded, not_ready
+from neli_router.agent.server.requests import Answering, Request, answer, body_of, decoded, not_ready
 from neli_router.config.protocols import ELECTED, Term
 from neli_router.errors import ConfigError, StaleTable
 from neli_router.member import wishes
@@ -47,9 +47,9 @@ class Wishes:
     def __init__(self, member: AsyncMember, hub: Hub) -> None:
         self._config, self._chronicle = hub.config, hub.chronicle
         self._member, self._membership = member, hub.membership
-        self.routes: Mapping[tuple[str, str], Route] = {
-            ("POST", "/v1/rebalance"): Route(self._rebalance),
-            **{("POST", f"/v1/{kind}"): Route(partial(self._wish, kind)) for kind in (*NAMED, "load")},
+        self.endpoints: Mapping[tuple[str, str], Answering] = {
+            ("POST", "/v1/rebalance"): self._rebalance,
+            **{("POST", f"/v1/{kind}"): partial(self._wish, kind) for kind in (*NAMED, "load")},
         }
 
     async def _wish(self, kind: Cause, request: Request) -> None:
