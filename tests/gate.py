@@ -113,14 +113,14 @@ STAGES = (
     Stage(
         "spark",
         # Programs that start Spark wait for cores more than other programs do.
-        ("tests/test_docs.py", "tests/spark", "-m", "spark or not airflow", *BY_FILE, "--timeout=1200"),
+        ("tests/spark", *BY_FILE, "--timeout=1200"),
         workers=CORES + 1,
         niced=BEHIND,
         after=("fetch",),
     ),
     Stage(
         "airflow",
-        ("tests/provider", "tests/test_docs.py", "-m", "airflow", *BY_FILE),
+        ("tests/provider", "-m", "airflow", *BY_FILE),
         workers=CORES + 1,
         after=("fetch",),
     ),
