@@ -91,6 +91,7 @@ def run(options: Options) -> Figures:
             lasted = time.monotonic() - started
         beats, unequal, joins = _read(copy.close())
         verdict = group.verdict()
+        sys.stderr.writelines(f"{fault}\n" for fault in verdict.faults)
         return {
             "overlaps": len(verdict.faults),
             "ended": roll.ended,
