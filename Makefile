@@ -50,10 +50,10 @@ test: ## Every test that this machine can run, and a sample of the proofs
 	@$(DEV)/bin/python -m tests.proofs --check
 	$(DEV)/bin/python -m tests.gate
 
-test-core: $(TEST)/ready quint ## The tests that need neither a server, Spark, Airflow nor a browser
+test-core: $(TEST)/ready ## The tests that need neither a server, Spark, Airflow nor a browser
 	$(TEST)/bin/python -m tests.gate core
 
-prove: $(TEST)/ready ## Explore, simulate and mutate what has changed since it was proved (ALL=1 repeats everything)
+prove: $(TEST)/ready quint ## Explore, simulate and mutate what has changed since it was proved (ALL=1 repeats everything)
 	$(TEST)/bin/python -m tests.proofs $(if $(ALL),--all)
 
 check: docs $(DEV)/ready ## Format, lint, types, which module may import which, and the pages' links

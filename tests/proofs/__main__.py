@@ -26,15 +26,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-import neli_router
 from neli_router.hosts.leash import leashed
 from tests.proofs.catalogue import Proof, proofs
 from tests.proofs.lock import LOCK, Line, read, sample, stale, write
+from tests.proofs.mutation import BEING_WRITTEN, PACKAGE, mutate
 from tests.proofs.sources import sources_hash
 
-__all__ = ["Outcome", "main", "mutate", "repeat", "run"]
+__all__ = ["Outcome", "main", "repeat", "run"]
 
-PACKAGE = Path(neli_router.__file__).parent
 TESTS = Path(__file__).parents[1]
 
 SAMPLE_SECONDS = 50.0
@@ -44,19 +43,18 @@ PROGRAMS = {
     "neli": "import sys; from neli_router.commands.cli import main; sys.argv[0] = 'neli'; main()",
     # One failure is enough.
     "pytest": "import sys, pytest; sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *sys.argv[1:]]))",
+    "quint": "import sys; from tests.quint.__main__ import main; sys.exit(main())",
 }
 
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """Importing the installed plugins takes three times as long as most of these tests, and none of them is needed."""
-
-BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
-"""Python renames these files when they are complete."""
 
 VERDICT = re.compile(
     r"^ *(?P<verdict>complete: .*|as far as it came: .*|a rule is broken: .*|simulate: .*), \d+ s$", re.MULTILINE
 )
 TRACES = re.compile(r"^ *(?P<traces>traces \w+)$", re.MULTILINE)
 FAIL = re.compile(r"^(?P<fail>FAIL .*?)(?:; replay: .*)?$", re.MULTILINE)
+MODEL = re.compile(r"^(?P<found>\d+ (?:traces|worlds) .*)$", re.MULTILINE)
 FAILED = re.compile(r"^FAILED (?P<test>\S+)", re.MULTILINE)
 
 CRASH = re.compile(r"^E +(?:Attribute|Import|ModuleNotFound|Name|Syntax|Type|UnboundLocal)Error\b.*", re.MULTILINE)
@@ -77,29 +75,14 @@ def run(proof: Proof) -> Outcome:
     """Run it, on a copy of the package if there is a patch."""
     if proof.patch is None:
         code, output, seconds = _run(proof.command, PACKAGE.parent)
-        return Outcome(_of_the_shipped(code, output), seconds, output)
+        said = _of_the_model(proof, code, output) if proof.is_of_the_model else _of_the_shipped(code, output)
+        return Outcome(said, seconds, output)
     with tempfile.TemporaryDirectory(prefix="neli-mutant-") as folder:
         mutate(proof.patch, Path(folder))
         if proof.command.startswith("pytest "):
             shutil.copytree(TESTS, Path(folder) / "tests", ignore=BEING_WRITTEN)
         code, output, seconds = _run(proof.command, Path(folder))
     return Outcome(_of_a_mutant(code, output), seconds, output)
-
-
-def mutate(patch: Path, folder: Path) -> None:
-    """A copy of the package with `patch` applied. It includes compiled files: only changed ones are compiled again."""
-    shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=BEING_WRITTEN)
-    applied = subprocess.run(
-        ["git", "apply", "--verbose", "--unidiff-zero", str(patch)],  # noqa: S607 - whichever git is there.
-        cwd=folder,
-        # Otherwise git would take the copy for a part of the repository that the folder is in, and skip every file.
-        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if applied.returncode != 0:
-        raise RuntimeError(f"{patch.name} no longer applies:\n{applied.stderr}")
 
 
 def _run(command: str, folder: Path) -> tuple[int, str, float]:
@@ -128,6 +111,11 @@ def _of_the_shipped(code: int, output: str) -> str:
     if code != 0 or verdict is None:
         return ""
     return ", ".join(filter(None, [verdict["verdict"].removeprefix("simulate: "), traces and traces["traces"]]))
+
+
+def _of_the_model(proof: Proof, code: int, output: str) -> str:
+    found = MODEL.search(output)
+    return found["found"] if found is not None and code == int(proof.must_be_rejected) else ""
 
 
 def _of_a_mutant(code: int, output: str) -> str:

@@ -2,6 +2,8 @@
 
     explorations, seeds    `neli explore ...`, `neli simulate ...` of the shipped code      must end with 0
     tests/mutants/*.patch  a copy with the patch applied, by the command that catches it    must end with 1
+    the model in Quint     `quint ...` is `python -m tests.quint ...`. It accepts what the shipped code does, rejects
+                           what a mutant does, and breaks a promise when it lacks a rule
 
 A command that catches a mutant must pass on the shipped code, or the mutant shows nothing. So each `neli` command that
 a patch names is a proof of its own as well. A `pytest` command is not: `make test` runs those tests anyway.
@@ -15,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neli_router.lab.commands.proofs import PROFILES
+from tests.proofs.mutation import MUTANTS
 
-__all__ = ["MUTANTS", "Proof", "proofs"]
-
-MUTANTS = Path(__file__).parents[1] / "mutants"
+__all__ = ["Proof", "proofs"]
 
 CAUGHT_BY = re.compile(r"^caught-by: (?P<command>(?:neli|pytest) .+)$", re.MULTILINE)
 
@@ -48,6 +49,21 @@ SEEDS = (
 """Options of `neli simulate`."""
 
 
+OF_THE_MODEL = (
+    "--ledger tests/quint/killed.ledger.jsonl",
+    *(f"--start {first} --seeds 20" for first in range(0, 60, 20)),
+    "--simulate --seed 1",
+    "--simulate --seed 1 --without 'm.given.at(i, -1) != s.terms.get(i),'",
+    "--mutant acts_after_handover --start 1 --seeds 1",
+    "--mutant handover_to_oneself_void --start 1 --seeds 1",
+    "--mutant lease_from_receipt --start 0 --seeds 1",
+    "--mutant no_wait --start 0 --seeds 1",
+    "--mutant stale_expire_honoured --start 0 --seeds 1",
+    "--mutant two_incarnations_are_one --start 2 --seeds 1",
+)
+"""Options of `python -m tests.quint`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """One command, and the patch that breaks the code first if this is a mutant."""
@@ -60,11 +76,21 @@ class Proof:
         """The first column of its line in the lock file."""
         return self.command if self.patch is None else f"mutant {self.patch.stem}: {self.command}"
 
+    @property
+    def is_of_the_model(self) -> bool:
+        return self.command.startswith("quint ")
+
+    @property
+    def must_be_rejected(self) -> bool:
+        """Whether the model must object, or lacks a rule."""
+        return "--mutant" in self.command or "--without" in self.command
+
 
 def proofs() -> list[Proof]:
     """All of them, in the order of the lock file."""
     mutants = [Proof(_caught_by(patch), patch) for patch in sorted(MUTANTS.glob("*.patch"))]
     shipped = {*_explorations()} | {f"neli simulate {seeds}" for seeds in SEEDS}
+    shipped |= {f"quint {options}" for options in OF_THE_MODEL}
     shipped |= {mutant.command for mutant in mutants if mutant.command.startswith("neli ")}
     return sorted([*map(Proof, shipped), *mutants], key=lambda proof: proof.name)
 

@@ -14,14 +14,19 @@ to the bounds.
 import ast
 import hashlib
 import shlex
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from tests.proofs.catalogue import Proof
+from tests.proofs.mutation import MUTANTS
 
 __all__ = ["modules_of", "sources_hash", "tree_hash"]
 
 ROOT = Path(__file__).parents[2]
+
+MODEL = sorted(path for path in Path(ROOT, "tests", "quint").iterdir() if path.suffix in {".qnt", ".cjs", ".jsonl"})
+"""Of the model, besides modules of Python."""
 
 OURS = ("neli_router", "airflow_provider", "tests")
 
@@ -51,14 +56,27 @@ def sources_hash(proof: Proof) -> str:
     summed = hashlib.sha256()
     for module in sorted(modules_of(proof.command)):
         summed.update(f"{module} {_module_hash(module)}\n".encode())
-    if proof.patch is not None:
-        summed.update(proof.patch.read_bytes().partition(b"\n---\n")[2])  # The text before it is prose.
+    for patch in _patches(proof):
+        summed.update(patch.read_bytes().partition(b"\n---\n")[2])  # The text before it is prose.
+    if proof.is_of_the_model:
+        for path in MODEL:
+            summed.update(path.read_bytes())
     return summed.hexdigest()[:HASH_LENGTH]
+
+
+def _patches(proof: Proof) -> Iterator[Path]:
+    words = shlex.split(proof.command)
+    if proof.patch is not None:
+        yield proof.patch
+    if proof.is_of_the_model and "--mutant" in words:
+        yield MUTANTS / f"{words[words.index('--mutant') + 1]}.patch"
 
 
 def modules_of(command: str) -> frozenset[str]:
     """The modules that a command depends on, by their dotted names."""
     program, *words = shlex.split(command)
+    if program == "quint":
+        return _closure(("tests.quint.model", "tests.quint.traces"))
     if program == "pytest":
         roots = [word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")]
     else:

@@ -9,8 +9,9 @@ import pytest
 
 from neli_router.lab.commands.proofs import PROFILES
 from tests.proofs import __main__ as proving
-from tests.proofs.catalogue import MUTANTS, Proof, proofs
+from tests.proofs.catalogue import Proof, proofs
 from tests.proofs.lock import Line, read, sample, stale, write
+from tests.proofs.mutation import MUTANTS, PACKAGE
 from tests.proofs.sources import modules_of, sources_hash, tree_hash
 
 EXPLORE = Proof("neli explore --protocol induction --profile close")
@@ -38,7 +39,7 @@ def test_only_the_full_profiles_have_bounds_that_are_not_proved() -> None:
 def test_a_mutant_still_applies(patch: Path) -> None:
     applied = subprocess.run(
         ["git", "apply", "--check", "--unidiff-zero", str(patch)],  # noqa: S607 - whichever git is there.
-        cwd=proving.PACKAGE.parent,
+        cwd=PACKAGE.parent,
         capture_output=True,
         text=True,
         check=False,
@@ -61,6 +62,8 @@ def test_a_proof_depends_on_the_modules_that_it_imports_and_on_no_others() -> No
         MUTANT.command
     )
     assert sources_hash(MUTANT) != sources_hash(Proof(MUTANT.command))
+    assert {"tests.quint.traces", "neli_router.protocols.induction.fold"} <= modules_of("quint --seeds 1")
+    assert sources_hash(Proof("quint --seeds 1")) != sources_hash(Proof("quint --mutant no_wait --seeds 1"))
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.proofs.__main__ import mutate
+from tests.proofs.mutation import MUTANTS, mutate
 from tests.quint.traces import Trace
 from tests.support.servers.quint import PACKAGE
 
-__all__ = ["MODEL", "MUTANTS", "Verdict", "mutant_traces", "replay", "simulate"]
+__all__ = ["Verdict", "mutant_traces", "replay", "simulate"]
 
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "induction.qnt"
-MUTANTS = FOLDER.parent / "mutants"
 
 STEPS = 30
 """Steps in each world that is drawn."""
@@ -45,13 +44,24 @@ def replay(traces: Iterable[tuple[str, Trace]]) -> list[Verdict]:
     return [Verdict(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def simulate(model: Path = MODEL, *, samples: int, seed: int | None = None) -> str:
-    """Draw worlds of `model` until a promise is broken; what Quint says."""
+def simulate(*, samples: int, seed: int | None, without: str) -> tuple[bool, str]:
+    """Draw worlds of the model until a promise is broken: whether all were kept, and what Quint says.
+
+    `without` is a text that is left out of the model: a rule.
+    """
+    text = MODEL.read_text(encoding="utf-8")
+    if without and text.count(without) != 1:
+        raise ValueError(f"the model was to have {without!r} once, and has it {text.count(without)} times")
     options = ["--main=induction", "--invariant=kept", f"--max-samples={samples}", f"--max-steps={STEPS}"]
     # The other backend is a program that Quint would download.
     options += ["--backend=typescript", "--verbosity=1", *([] if seed is None else [f"--seed={seed}"])]
-    done = _run([str(PACKAGE / "dist" / "src" / "cli.js"), "run", str(model), *options], subprocess.DEVNULL)
-    return done.stdout + done.stderr
+    with tempfile.TemporaryDirectory(prefix="neli-quint-") as folder:
+        (model := Path(folder, MODEL.name)).write_text(text.replace(without, ""), encoding="utf-8")
+        done = _run([str(PACKAGE / "dist" / "src" / "cli.js"), "run", str(model), *options], subprocess.DEVNULL)
+    output = done.stdout + done.stderr
+    if ("[ok]" in output) == ("[violation]" in output):
+        raise RuntimeError(output)
+    return "[ok]" in output, output
 
 
 def mutant_traces(name: str, seeds: Sequence[int]) -> Iterator[tuple[str, Trace]]:
