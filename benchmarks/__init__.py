@@ -4,6 +4,7 @@
     python -m benchmarks NAME [options]           one table of figures
     python -m benchmarks NAME [options] --json    one JSON object: benchmark, figures, machine, took_s
     python -m benchmarks --all                    each in its own process, one after the other
+    python -m benchmarks --publish                some of them, and docs/figures.md, which shows their figures
 
 A benchmark is a module of this package whose name has no leading underscore. Its first line says what it measures,
 its `Options` say what can be chosen, and its one function measures it:

@@ -4,6 +4,7 @@
          |
          '--NAME--> import, Options, run(options) --> table, or one JSON object
          '--all---> the same in a process each, so that no benchmark measures another's leftovers
+    --publish------> some of them, and docs/figures.md
 
 Exit codes: 0 success, 1 a benchmark of `--all` failed, 2 invalid command line.
 """
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast, get_args, get_origin, get_type_hints
 
 from benchmarks import TEXTS, Figure, Figures
+from benchmarks._figures_page import measure
 
 __all__ = ["main"]
 
@@ -59,10 +61,17 @@ def main(arguments: Sequence[str] | None = None, *, package: str = "benchmarks")
         return _run_one(package, given[0], given[1:], as_json)  # A benchmark has its own options, including `--help`.
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.usage = "%(prog)s [--json] [--all | NAME [OPTIONS]]"
+    parser.usage = "%(prog)s [--json] [--all | --publish | NAME [OPTIONS]]"
     parser.add_argument("--all", action="store_true", help="run every benchmark, each in its own process")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each benchmark")
-    if parser.parse_args(given).all:
+    parser.add_argument(
+        "--publish", action="store_true", help="measure docs/figures.md again, which takes half an hour"
+    )
+    chosen = parser.parse_args(given)
+    if chosen.publish:
+        measure()
+        return 0
+    if chosen.all:
         return _run_all(package, ["--json"] if as_json else [])
     return _list(package, as_json)
 
@@ -146,7 +155,7 @@ def _machine() -> dict[str, Figure]:
         "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": f"{platform.system()} {platform.machine()}",
     }
 
 

@@ -1,6 +1,7 @@
-"""Plots: panels of curves in one SVG, which follows the reader's light or dark theme.
+"""Plots: panels of curves, or a row for each range, in one SVG, which follows the reader's light or dark theme.
 
     Panel: the label of its x axis, and curves    --drawn(title, unit, panels)-->    one picture with one y axis
+    Range: a name, and three numbers              --ranges(title, unit, rows)-->     one picture with one x axis
 
 All x axes are logarithmic, and marked at the sizes that were measured. The y axis is logarithmic if the values span
 more than a decade, and begins at zero otherwise. A dashed curve with hollow marks is a simulated one.
@@ -12,11 +13,12 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Literal
 
-__all__ = ["Curve", "Panel", "drawn", "short"]
+__all__ = ["Curve", "Panel", "Range", "drawn", "ranges", "short"]
 
 WIDTH, HEIGHT, GAP, LEFT, TOP = 330, 190, 34, 82, 62
 BELOW = 46
 MARK = 3.5
+ROW = 24
 
 STYLE = """
 svg { --ink: #1b1b1b; --dim: #5f5f5f; --line: #d8d8d8; --paper: #fff; --first: #0072b2; --second: #d55e00; }
@@ -46,6 +48,17 @@ class Panel:
     curves: Sequence[Curve]
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From `least` to `most`, with a mark at `middle`."""
+
+    name: str
+    least: float
+    middle: float
+    most: float
+    ours: bool = True
+
+
 def short(value: float) -> str:
     """A number as an axis or a table shows it: three digits, and thousands with a comma."""
     if value == 0:
@@ -60,17 +73,46 @@ def drawn(title: str, unit: str, panels: Sequence[Panel]) -> str:
     values = [y for panel in panels for curve in panel.curves for _, y in curve.points]
     y_axis = _Axis(min(values), max(values), TOP + HEIGHT, TOP)
     width, height = LEFT + len(panels) * (WIDTH + GAP), TOP + HEIGHT + BELOW
-    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-        f"<title>{escape(title)}, {escape(unit)}</title><style>{STYLE}</style>",
-        f'<rect class="paper" width="{width}" height="{height}"/>',
-        f'<text class="title" x="{LEFT}" y="20">{escape(title)}, {escape(unit)}</text>',
+        *_opened(title, unit, width, height),
         *_legend({curve.name: curve for panel in panels for curve in panel.curves}),
     ]
     for number, panel in enumerate(panels):
         parts += _panel(panel, LEFT + number * (WIDTH + GAP), y_axis, labelled=number == 0)
     return "\n".join([*parts, "</svg>", ""])
+
+
+def ranges(title: str, unit: str, rows: Sequence[Range]) -> str:
+    """The picture, as the text of an SVG file: a row for each range, with its middle in numbers."""
+    left, bottom = 24 + 6.2 * max(len(row.name) for row in rows), 48 + ROW * len(rows)
+    x_axis = _Axis(min(row.least for row in rows), max(row.most for row in rows), left, left + WIDTH)
+    parts = _opened(title, unit, ceil(left + WIDTH + 60), bottom + 34)
+    for tick in x_axis.ticks:
+        x = x_axis.at(tick)
+        parts += [
+            f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="38" y2="{bottom}"/>',
+            f'<text class="dim" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{short(tick)}</text>',
+        ]
+    for number, row in enumerate(rows):
+        y, colour = 48 + ROW * (number + 0.5), "first" if row.ours else "second"
+        least, middle, most = (x_axis.at(it) for it in (row.least, row.middle, row.most))
+        parts += [
+            f'<text x="{left - 10:.0f}" y="{y + 4:.0f}" text-anchor="end">{escape(row.name)}</text>',
+            f'<polyline class="{colour}" points="{least:.1f},{y:.1f} {most:.1f},{y:.1f}"/>',
+            f'<circle class="{colour}" cx="{middle:.1f}" cy="{y:.1f}" r="{MARK + 1}"/>',
+            f'<text class="dim" x="{most + 8:.1f}" y="{y + 4:.0f}">{short(row.middle)}</text>',
+        ]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _opened(title: str, unit: str, width: int, height: int) -> list[str]:
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
+        f"<title>{escape(title)}, {escape(unit)}</title><style>{STYLE}</style>",
+        f'<rect class="paper" width="{width}" height="{height}"/>',
+        f'<text class="title" x="{LEFT}" y="20">{escape(title)}, {escape(unit)}</text>',
+    ]
 
 
 class _Axis:

@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks import BenchmarkOptions, Figures, option, switch
-from benchmarks._peers.ladder import compared, fitting, killed, told
+from benchmarks._peers.ladder import compared, fitting, killed, spread, told
 from benchmarks._peers.ours import Ours, Sizes, balanced, busy_cores, takeover
 from benchmarks._places import LEDGERS, missing, place
 from neli_router.core.clock import host_clock
@@ -124,10 +124,8 @@ def _witnessed(
         "takeover_ms_max": 1e3 * max(max(took[ledger]) for ledger in ledgers),
     }
     for ledger in ledgers:
-        ours[f"takeover_ms_median@{ledger}"] = 1e3 * median(took[ledger])
-        ours[f"takeover_ms_max@{ledger}"] = 1e3 * max(took[ledger])
-        ours[f"lease_alone_ms_median@{ledger}"] = 1e3 * median(took[f"{ledger} alone"])
-        ours[f"lease_alone_ms_max@{ledger}"] = 1e3 * max(took[f"{ledger} alone"])
+        for figure, name in (("takeover", ledger), ("lease_alone", f"{ledger} alone")):
+            ours |= {f"{figure}_ms_{each}@{ledger}": ms for each, ms in spread(took[name]).items()}
         if best is not None:
             ours[f"peers_over_ours@{ledger}"] = best / median(took[ledger])
     return {

@@ -17,12 +17,13 @@ like goNELI, by range or roundrobin; the others that borrow a group use cooperat
 the shortest times that are safe with the broker's own settings, which allow no session under 6 s: `_protocols/side.py`.
 All share one broker with its default settings, except that `group.initial.rebalance.delay.ms` is 0.
 
-Each figure's name ends with @PROTOCOL,PARTITIONS. All times are on the host's one clock.
+Each figure's name ends with @PROTOCOL,PARTITIONS. All times are on the host's one clock; those in ms have a min, a
+median and a max.
 
-    takeover_ms_median, _max    from kill -9 until another acts for the last of the dead member's partitions
+    takeover_ms_                from kill -9 until another acts for the last of the dead member's partitions
     takeover_over_induction     the median over that of `induction` with as many partitions, of the same run
-    handover_ms_median, _max    the same from SIGTERM, or from the end of goNELI's input; handover_over_induction
-    leaderless_ms_median, _max  during a handover, the longest time that one of the partitions had no leader
+    handover_ms_                the same from SIGTERM, or from the end of goNELI's input; handover_over_induction
+    leaderless_ms_              during a handover, the longest time that one of the partitions had no leader
     taken_from_others           tenures of members not involved that ended in a change, beyond even shares: see
                                 `_protocols/schedule.py`. At a kill, a stop, a start: taken_at_kill, _stop, _start.
                                 A tenure that a busy machine ended is among them
@@ -168,7 +169,7 @@ def _figures_of(side: Side, at_rest: Appended) -> dict[str, float]:
         **{
             f"{name}_ms_{statistic.__name__}": 1e3 * statistic(seconds)
             for name, seconds in times.items()
-            for statistic in (median, max)
+            for statistic in (min, median, max)
         },
         "taken_from_others": found.taken.total(),
         **{f"taken_at_{kind}": found.taken[kind] for kind in KINDS},

@@ -7,10 +7,10 @@
 The same rule holds for all: an endless loop on each core, N seconds, not one false expiry. Afterwards no core is kept
 busy. Kills take turns within one run, so that other load on the machine affects all alike.
 
-    NAME_setting_s, NAME_ms_median, NAME_ms_max     at that setting
-    NAME_over_ours, NAME_over_ours_max              the median over our median, the maximum over our maximum
-    NAME                                            why it is not available, instead of these figures
-    redis_lock_lacks                                what ours gives and it does not, in words
+    NAME_setting_s, NAME_ms_min, _median, _max   at that setting
+    NAME_over_ours, NAME_over_ours_max           the median over our median, the maximum over our maximum
+    NAME                                         why it is not available, instead of these figures
+    redis_lock_lacks                             what ours gives and it does not, in words
 """
 
 import random
@@ -24,7 +24,7 @@ from benchmarks._peers.ours import Sizes, busy_cores
 from benchmarks._peers.rivals import Asked, Rival, ours, rivals
 from neli_router.core.clock import host_clock
 
-__all__ = ["compared", "fitting", "killed", "smallest", "told"]
+__all__ = ["compared", "fitting", "killed", "smallest", "spread", "told"]
 
 LOOK_EVERY = 0.05
 
@@ -77,11 +77,15 @@ def told(chosen: Sequence[tuple[Rival, float]], took: dict[str, list[float]]) ->
     figures: Figures = {}
     for rival, setting in chosen:
         figures[f"{rival.name}_setting_s"] = setting
-        figures[f"{rival.name}_ms_median"] = 1e3 * median(took[rival.name])
-        figures[f"{rival.name}_ms_max"] = 1e3 * max(took[rival.name])
+        figures |= {f"{rival.name}_ms_{name}": ms for name, ms in spread(took[rival.name]).items()}
     if "redis_lock" in took:
         figures["redis_lock_lacks"] = LACKS
     return figures
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """The least, the median and the greatest, in milliseconds."""
+    return {name: 1e3 * of(seconds) for name, of in (("min", min), ("median", median), ("max", max))}
 
 
 def _too_small(rival: Rival) -> str:

@@ -200,7 +200,7 @@ def _figures_of(row: ElectorRow) -> dict[str, float]:
         **{
             f"{name}_ms_{statistic.__name__}": 1e3 * statistic(seconds)
             for name, seconds in times.items()
-            for statistic in (median, max)
+            for statistic in (min, median, max)
         },
         "expected_by_text_ms": 1e3 * row.expected,
         "takeover_over_beat": took / row.beat,

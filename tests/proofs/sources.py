@@ -26,7 +26,7 @@ __all__ = ["modules_of", "sources_hash", "tree_hash"]
 ROOT = Path(__file__).parents[2]
 
 MODEL = sorted(path for path in Path(ROOT, "tests", "quint").iterdir() if path.suffix in {".qnt", ".cjs", ".jsonl"})
-"""Of the model, besides modules of Python."""
+"""The files of the model that are not modules of Python."""
 
 OURS = ("neli_router", "airflow_provider", "tests")
 
