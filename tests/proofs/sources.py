@@ -65,11 +65,11 @@ def sources_hash(proof: Proof) -> str:
 
 
 def _patches(proof: Proof) -> Iterator[Path]:
-    words = shlex.split(proof.command)
     if proof.patch is not None:
         yield proof.patch
-    if proof.is_of_the_model and "--mutant" in words:
-        yield MUTANTS / f"{words[words.index('--mutant') + 1]}.patch"
+    if proof.is_of_the_model:
+        named = {MUTANTS / f"{word}.patch" for word in shlex.split(proof.command)}
+        yield from sorted(path for path in named if path.exists())
 
 
 def modules_of(command: str) -> frozenset[str]:

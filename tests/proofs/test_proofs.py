@@ -63,7 +63,7 @@ def test_a_proof_depends_on_the_modules_that_it_imports_and_on_no_others() -> No
     )
     assert sources_hash(MUTANT) != sources_hash(Proof(MUTANT.command))
     assert {"tests.quint.traces", "neli_router.protocols.induction.fold"} <= modules_of("quint --seeds 1")
-    assert sources_hash(Proof("quint --seeds 1")) != sources_hash(Proof("quint --mutant no_wait --seeds 1"))
+    assert sources_hash(Proof("quint --seeds 1")) != sources_hash(Proof("quint --mutants no_wait --seeds 1"))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """The model of the protocol in Quint, and whether it allows what our code does.
 
-    python -m tests.quint --simulate              draws worlds of the model, and checks the promises in each
-    python -m tests.quint --seeds 500             the model must accept what happens in groups of our simulator
-    python -m tests.quint --ledger FILE           and a copy of a real ledger, which `neli ledger export` wrote
-    python -m tests.quint --mutant no_wait        and must object to what a broken copy of our code does
+    python -m tests.quint --simulate                     draws worlds of the model, and checks the promises in each
+    python -m tests.quint --seeds 500                    the model must accept what happens in groups of our simulator
+    python -m tests.quint --ledger FILE                  and a copy of a real ledger, by `neli ledger export`
+    python -m tests.quint --mutants no_wait --seeds 5    and must object to what a broken copy of our code does: exit 1
 
     induction.qnt   the model: records, fold, tenure, promises, and a group drawn at random
     replay.qnt      an event of a trace --> a step of the model, or an objection
@@ -16,6 +16,7 @@ Quint is a package for Node. `make quint` installs it into .make/quint. `make pr
 import argparse
 import json
 import sys
+from itertools import chain
 from pathlib import Path
 
 from tests.quint.model import Verdict, mutant_traces, replay, simulate
@@ -33,7 +34,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=0, help="how many seeds of our simulator")
     parser.add_argument("--start", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--ledger", type=Path, help="a copy of a ledger")
-    parser.add_argument("--mutant", help="the name of a patch in tests/mutants")
+    parser.add_argument("--mutants", nargs="+", default=[], help="the names of patches in tests/mutants")
     parser.add_argument("--record", action="store_true", help="print the traces instead of replaying them")
     asked = parser.parse_args()
     seeds = range(asked.start, asked.start + asked.seeds)
@@ -49,8 +50,11 @@ def main() -> int:
         return 0 if is_kept else 1
     if asked.ledger:
         return _say(replay([(asked.ledger.name, of_ledger(asked.ledger.read_text(encoding="utf-8").splitlines()))]))
-    if asked.mutant:
-        return _say(replay(mutant_traces(asked.mutant, seeds)))
+    if asked.mutants:
+        verdicts = replay(chain.from_iterable(mutant_traces(mutant, seeds) for mutant in asked.mutants))
+        rejected = {verdict.name.partition(",")[0] for verdict in verdicts if verdict.objection}
+        _say(verdicts)
+        return 1 if rejected == {*asked.mutants} else 0
     return _say(replay((f"seed {seed}", simulated(seed)) for seed in seeds))
 
 

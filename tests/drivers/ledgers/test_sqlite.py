@@ -507,6 +507,8 @@ def test_a_fork_while_another_thread_uses_the_ledger_disturbs_neither(path: Path
     """On a busy machine one of them may hold the lock for longer than a member waits for it."""
     output = child(
         """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and newer advise against what is tried here.
 ledger = SqliteLedger(path, busy_max=180)
 def work():
     for number in range(300):

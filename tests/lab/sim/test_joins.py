@@ -40,9 +40,8 @@ def test_joins_in_succession_move_no_partition_twice(apart: float) -> None:
 @pytest.mark.parametrize("apart", [1.0, 2.0])
 def test_no_program_is_asked_for_a_partition_in_vain_if_members_join_while_programs_finish(apart: float) -> None:
     """A partition that was asked for comes back to its owner under a new term if the plan is another one by then."""
-    _, found, known = grown(apart, answer=3.0)
-    state, offsets = found.referee.states[found.log.offsets[known]], found.log.offsets[known:]
-    for offset, payload in zip(offsets, found.log.payloads[known:], strict=True):
+    state, found, known = grown(apart, answer=3.0)
+    for offset, payload in zip(found.log.offsets[known:], found.log.payloads[known:], strict=True):
         before, record = state, decode(payload)
         state = fold(before, offset, record)
         if isinstance(record, Handover):
