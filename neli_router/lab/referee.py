@@ -9,7 +9,7 @@
 Two spans of a partition that share a moment are an overlap, unless they are of the same process and term: a process
 that was expired and joins again is a new owner, like any other process. Over time, the terms of a partition may only
 rise. `regressions` are spans with a lower term than an earlier span had, or with the term of another process.
-`relapses` are spans under a term that their process had already noted as done.
+`relapses` are spans under a term that their process had already noted as done, under the same lease.
 
 A gap between the first and the last span of a partition is not a fault, but users have to wait for it to end (`unled`).
 """

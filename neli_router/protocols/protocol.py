@@ -313,7 +313,10 @@ class _AboutPartitions:
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Acquired(_AboutPartitions):
-    """These partitions now belong to this member. Prepare: each is led once the handler has returned."""
+    """These partitions now belong to this member. Prepare: each is led once the handler has returned.
+
+    If this member lost its leases for a while, even during a handover, a partition may come back under the same term.
+    """
 
 
 @dataclass(frozen=True, slots=True, match_args=False)

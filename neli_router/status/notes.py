@@ -23,6 +23,7 @@ claimed than was true, never more.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -171,7 +172,7 @@ class Span:
     since: float
     until: float
     again: bool = False
-    """Whether the process had already noted that it was done with this partition under this term."""
+    """Whether the process had already noted that it was done with this partition under this term: see `SpanLog`."""
     done: bool = False
     """Whether the process ended it by its own note."""
 
@@ -181,7 +182,12 @@ class Span:
 
 @dataclass(slots=True)
 class SpanLog:
-    """When one process might act, by its notes."""
+    """When one process might act, by its notes.
+
+    A process that is done with a partition under a term acts no more under that term, as long as it holds its lease. If
+    the lease runs out before the Handover was sent, the partition stays with it, and it may lead it again under the
+    same term.
+    """
 
     label: str
     spans: list[Span] = field(default_factory=list, kw_only=True)
@@ -189,21 +195,28 @@ class SpanLog:
     """Those that are `again`."""
     _latest: dict[tuple[int, int], Span] = field(default_factory=dict, kw_only=True)
     """By partition and term."""
+    _done: set[tuple[int, int]] = field(default_factory=set, kw_only=True)
+    """Those that were noted as done under the present lease."""
+    _claimed_until: float = field(default=-inf, kw_only=True)
 
     def hear(self, note: Note) -> None:
         """Take the next note into account, in the order of writing."""
         match note:
             case Acts(since, until, terms):
+                if since > self._claimed_until:  # For a moment it held no lease at all.
+                    self._done.clear()
+                self._claimed_until = max(self._claimed_until, until)
                 for place in terms.items():
                     self._act(place, since, until)
             case Done(at, terms):
                 for place in terms.items():
                     if (span := self._latest.get(place)) is not None:
                         span.until, span.done = min(span.until, at), True
+                        self._done.add(place)
 
     def _act(self, place: tuple[int, int], since: float, until: float) -> None:
         span = self._latest.get(place)
-        if span is not None and span.done:
+        if place in self._done:
             self.relapses.append(Span(self.label, *place, since, until, again=True))
         if span is not None and since <= span.until:
             span.until = max(span.until, until)

@@ -81,6 +81,7 @@ def test_an_overlap_is_seen(case: str) -> None:
         *((f"a 5 acts 1.0-2.0\n{later} acts 3.0-4.0", 1, 0) for later in ("b 4", "b 5", "a 4")),
         ("a 5 acts 1.0-2.0\na 5 acts 3.0-4.0", 0, 0),  # It was fenced for a while, and continues under its term.
         ("a 5 acts 1.0-2.0\na 5 done 1.5\na 5 acts 1.6-2.1", 0, 1),
+        ("a 5 acts 1.0-2.0\na 5 done 1.5\na 5 acts 2.1-3.0", 0, 0),  # Its lease ended before it sent the Handover.
     ],
 )
 def test_a_term_that_goes_back_and_an_act_after_its_end_are_faults(
