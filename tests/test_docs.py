@@ -19,6 +19,7 @@ import re
 import runpy
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -112,6 +113,16 @@ def execute(page: str, names: dict[str, Any], *, swapped: tuple[str, str] = ("",
     """Execute the Python blocks of one of our pages, in order."""
     for block in blocks(page, "python"):
         exec(block.replace(*swapped), names)  # noqa: S102
+
+
+@pytest.fixture(name="names")
+def _names() -> Iterator[dict[str, Any]]:
+    """What the blocks of a page define. They leave connections open, like a program until it ends."""
+    defined: dict[str, Any] = {}
+    yield defined
+    for one in defined.values():
+        if isinstance(one, sqlite3.Connection):
+            one.close()
 
 
 def commands(block: str) -> Iterator[list[str]]:
@@ -431,8 +442,7 @@ def test_columns() -> None:
     assert ["worker-1", "worker-1", None] == names["whole"].struct.field("name").to_list()
 
 
-def test_fencing() -> None:
-    names: dict[str, Any] = {}
+def test_fencing(names: dict[str, Any]) -> None:
     execute("docs/fencing.md", names)
     assert [] == names["open_invoices"]
     assert f"of 1 to {RESOURCE_MAX} printable" in PAGES["docs/fencing.md"]
@@ -510,13 +520,12 @@ FROM_GONELI = "From goNELI, one process at a time"
 
 
 @pytest.mark.kafka
-def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moving_from_goneli(kafka: str, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """With a real goNELI process in the group before the move, and a fence behind the group afterwards."""
     require(build())
     group, topic = "prices.group", "prices.topic"
     admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE)
-    names: dict[str, Any] = {}
     with GoneliMember(kafka, group, topic, "prices-6", 5.0) as goneli:
         until(lambda: goneli.leads)
         goneli.ask_to_leave()
@@ -526,8 +535,7 @@ def test_moving_from_goneli(kafka: str, capsys: pytest.CaptureFixture[str]) -> N
     assert names["lease"].term > names["term_base"] > names["last"]
 
 
-def test_moving_from_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {}
+def test_moving_from_anything_else(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     titles = re.findall(r"^## (.+)$", PAGES["docs/moving.md"], flags=re.MULTILINE)
     for title in titles:
         if title != FROM_GONELI:
