@@ -64,9 +64,7 @@ def main(arguments: Sequence[str] | None = None, *, package: str = "benchmarks")
     parser.usage = "%(prog)s [--json] [--all | --publish | NAME [OPTIONS]]"
     parser.add_argument("--all", action="store_true", help="run every benchmark, each in its own process")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each benchmark")
-    parser.add_argument(
-        "--publish", action="store_true", help="measure docs/figures.md again, which takes half an hour"
-    )
+    parser.add_argument("--publish", action="store_true", help="measure docs/figures.md again, which takes 40 minutes")
     chosen = parser.parse_args(given)
     if chosen.publish:
         measure()

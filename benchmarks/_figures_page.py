@@ -67,7 +67,7 @@ class Row:
 
 
 def measure(docs: Path = DOCS) -> None:
-    """Run all of RUNS, one after another, and publish them. It takes half an hour, on a machine without a load."""
+    """Run all of RUNS, one after another, and publish them. It takes 40 minutes, on a machine without a load."""
     measured: dict[str, Any] = {}
     for block, command in RUNS.items():
         said = subprocess.run(
