@@ -140,7 +140,7 @@ def follow(
             elif part["language"] == "text":
                 terminal.await_lines(part["text"])
             else:
-                saved = SAVED.search(text[before : part.start()].rstrip().removesuffix(":"))
+                saved = SAVED.search(" ".join(text[before : part.start()].split()).removesuffix(":"))
                 assert saved, f"{page.name} does not say where to save:\n{part['text']}"
                 (terminal.directory / saved[1]).write_text(part["text"], encoding="utf-8")
             before = part.end()
