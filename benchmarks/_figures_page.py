@@ -4,8 +4,8 @@
                                                                |
          docs/figures/*.svg, and docs/figures.md <--published--'    what is between two comments; people write the rest
 
-The plots and tables are a function of that file. A test publishes it again and compares, so nobody can change a figure
-by hand, and a changed drawing needs no new measurement.
+The plots and tables are a function of that file. A test publishes it again and compares, so no figure can be
+changed by hand, and a changed drawing needs no new measurement.
 """
 
 import json

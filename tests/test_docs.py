@@ -117,7 +117,7 @@ def execute(page: str, names: dict[str, Any], *, swapped: tuple[str, str] = ("",
 
 @pytest.fixture(name="names")
 def _names() -> Iterator[dict[str, Any]]:
-    """What the blocks of a page define. They leave connections open, like a program until it ends."""
+    """The names that the blocks of a page define. Blocks leave connections open, like a program until it ends."""
     defined: dict[str, Any] = {}
     yield defined
     for one in defined.values():
