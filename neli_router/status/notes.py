@@ -185,7 +185,7 @@ class SpanLog:
     """When one process might act, by its notes.
 
     A process that is done with a partition under a term does not act under it again while it holds its lease. If the
-    lease runs out before the Handover was sent, the partition stays with it, and it may lead it again under the
+    lease runs out before the Handover was sent, the partition stays with the process, which may lead it again under the
     same term.
     """
 
