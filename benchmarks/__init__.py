@@ -26,10 +26,12 @@ by more than most effects worth measuring.
 Benchmarks use servers and other helpers of `tests`. Only their own tests import them, in `benchmarks/tests`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, dataclass_transform
 
-__all__ = ["TEXTS", "BenchmarkOptions", "Figure", "Figures", "option", "switch"]
+__all__ = ["TEXTS", "BenchmarkOptions", "Figure", "Figures", "option", "rounded", "spread", "switch"]
 
 Figure = float | int | str | bool | None
 Figures = dict[str, Figure]
@@ -61,3 +63,13 @@ def option(default: Any, text: str = "", **more: Any) -> Any:
 
 def switch(text: str) -> Any:
     return option(default=False, text=text)
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """The least, the median and the greatest, in milliseconds."""
+    return {name: 1e3 * of(seconds) for name, of in (("min", min), ("median", median), ("max", max))}
+
+
+def rounded(value: Figure) -> Figure:
+    """A figure as the files of a page keep it: four digits."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks import rounded
 from benchmarks._plots import Range, ranges, short
 
 __all__ = ["DOCS", "RUNS", "measure", "publish"]
@@ -39,8 +40,6 @@ Shown = Mapping[str, Any]
 """Figures as the file has them."""
 
 BLOCK = re.compile(r"(?<=<!-- figures: )(\w+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
-
-DIGITS = 4
 
 PEERS = {
     "zookeeper": ("ZooKeeper (kazoo)", "session {:g} s"),
@@ -74,7 +73,7 @@ def measure(docs: Path = DOCS) -> None:
             [sys.executable, "-m", "benchmarks", *shlex.split(command), "--json"], stdout=subprocess.PIPE, check=True
         )
         found = json.loads(said.stdout)
-        found["figures"] = {name: _rounded(it) for name, it in found["figures"].items()}
+        found["figures"] = {name: rounded(it) for name, it in found["figures"].items()}
         measured[block] = {"command": command, **found, "at": f"{datetime.now(UTC):%Y-%m-%d}"}
     (docs / "figures").mkdir(exist_ok=True)
     (docs / "figures" / "runs.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
@@ -91,7 +90,9 @@ def publish(docs: Path = DOCS) -> None:
         lines = [*BLOCKS[name](measured[name]["figures"], docs / "figures" / f"{name}.svg"), "", _how(measured[name])]
         return "\n".join([f"{name} -->", *lines, ""])
 
-    page.write_text(BLOCK.sub(block, page.read_text(encoding="utf-8")), encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert [*RUNS] == BLOCK.findall(text), f"{page} was to have a place for each of {', '.join(RUNS)}"
+    page.write_text(BLOCK.sub(block, text), encoding="utf-8")
 
 
 def _how(run: Mapping[str, Any]) -> str:
@@ -203,7 +204,7 @@ def _peers(figures: Shown) -> list[Row]:
 
 def _spread(figures: Shown, name: str, at: str = "") -> tuple[float, float, float]:
     least, middle, most = (figures[f"{name}_ms_{it}{at and f'@{at}'}"] for it in ("min", "median", "max"))
-    return float(least or 0), float(middle or 0), float(most or 0)
+    return least, middle, most
 
 
 def _compared(title: str, rows: Sequence[Row], picture: Path) -> Iterator[str]:
@@ -228,7 +229,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(['---'] + ['---:'] * (len(head) - 1))} |"
     for row in rows:
         yield f"| {' | '.join(row)} |"
-
-
-def _rounded(value: object) -> object:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

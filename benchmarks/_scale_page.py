@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks import rounded
 from benchmarks._crowd import settings_of
 from benchmarks._plots import Curve, Panel, drawn, short
 from neli_router.protocols.induction.beats import interval
@@ -28,7 +29,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 GENERATED = re.compile(r"(?<=<!-- python -m benchmarks scale --curves -->\n).*(?=<!-- end -->)", re.DOTALL)
 
 LEASES = (0.3, 1.0, 3.0, 10.0)
-DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def publish(points: Sequence[Point], docs: Path, *, lease: float, seconds: float
     """Write everything; `fixed` are the members and the partitions of groups in which the other of the two varies."""
     folder = docs / "scale"
     folder.mkdir(exist_ok=True)
-    rounded = [{name: _rounded(it) for name, it in asdict(point).items()} for point in points]
-    lines = ",\n".join(json.dumps(point) for point in rounded)
+    kept = [{name: rounded(it) for name, it in asdict(point).items()} for point in points]
+    lines = ",\n".join(json.dumps(point) for point in kept)
     about = json.dumps({"lease": lease, "seconds": seconds, "measured": _measured()})
     (folder / "figures.json").write_text(f'{{"about": {about}, "points": [\n{lines}\n]}}\n', encoding="utf-8")
     for name, (title, unit, of_process, of_machine) in FIGURES.items():
@@ -152,10 +152,6 @@ def _rates(members: int, lease: float, record_bytes: float) -> str:
 
 def _either(of_process: float | None, of_machine: float) -> str:
     return short(of_process) if of_process is not None else f"{short(of_machine)}*"
-
-
-def _rounded(value: float | None) -> float | int | None:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _measured() -> str:

@@ -40,8 +40,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 
-from benchmarks import BenchmarkOptions, Figures, option, switch
-from benchmarks._peers.ladder import compared, fitting, killed, spread, told
+from benchmarks import BenchmarkOptions, Figures, option, spread, switch
+from benchmarks._peers.ladder import compared, fitting, killed, told
 from benchmarks._peers.ours import Ours, Sizes, balanced, busy_cores, takeover
 from benchmarks._places import LEDGERS, missing, place
 from neli_router.core.clock import host_clock

@@ -56,7 +56,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from benchmarks import BenchmarkOptions, Figures, option, switch
+from benchmarks import BenchmarkOptions, Figures, option, spread, switch
 from benchmarks._places import place
 from benchmarks._protocols.appended import Appended, appended
 from benchmarks._protocols.electors import real_figures
@@ -166,11 +166,7 @@ def _figures_of(side: Side, at_rest: Appended) -> dict[str, float]:
     found = side.found
     times = {"takeover": found.takeovers, "handover": found.handovers, "leaderless": found.leaderless}
     return {
-        **{
-            f"{name}_ms_{statistic.__name__}": 1e3 * statistic(seconds)
-            for name, seconds in times.items()
-            for statistic in (min, median, max)
-        },
+        **{f"{name}_ms_{each}": ms for name, seconds in times.items() for each, ms in spread(seconds).items()},
         "taken_from_others": found.taken.total(),
         **{f"taken_at_{kind}": found.taken[kind] for kind in KINDS},
         "overlaps": len(side.group.verdict().overlaps),

@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from statistics import median
 
-from benchmarks import Figures
+from benchmarks import Figures, spread
 from benchmarks._peers.ours import Sizes, busy_cores
 from benchmarks._peers.rivals import Asked, Rival, ours, rivals
 from neli_router.core.clock import host_clock
 
-__all__ = ["compared", "fitting", "killed", "smallest", "spread", "told"]
+__all__ = ["compared", "fitting", "killed", "smallest", "told"]
 
 LOOK_EVERY = 0.05
 
@@ -81,11 +81,6 @@ def told(chosen: Sequence[tuple[Rival, float]], took: dict[str, list[float]]) ->
     if "redis_lock" in took:
         figures["redis_lock_lacks"] = LACKS
     return figures
-
-
-def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """The least, the median and the greatest, in milliseconds."""
-    return {name: 1e3 * of(seconds) for name, of in (("min", min), ("median", median), ("max", max))}
 
 
 def _too_small(rival: Rival) -> str:

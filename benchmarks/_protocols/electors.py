@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from benchmarks import Figures
+from benchmarks import Figures, spread
 from benchmarks._peers.ours import await_led_elsewhere
 from benchmarks._protocols.schedule import QUIET, gap
 from benchmarks._protocols.side import Side
@@ -197,11 +197,7 @@ def _figures_of(row: ElectorRow) -> dict[str, float]:
     times = {"takeover": found.takeovers, "handover": found.handovers, "leaderless": found.leaderless}
     took = median(found.takeovers)
     return {
-        **{
-            f"{name}_ms_{statistic.__name__}": 1e3 * statistic(seconds)
-            for name, seconds in times.items()
-            for statistic in (min, median, max)
-        },
+        **{f"{name}_ms_{each}": ms for name, seconds in times.items() for each, ms in spread(seconds).items()},
         "expected_by_text_ms": 1e3 * row.expected,
         "takeover_over_beat": took / row.beat,
         "takeover_over_lease": took / row.lease,
