@@ -20,13 +20,17 @@ from pathlib import Path
 
 from tests.proofs.catalogue import Proof
 from tests.proofs.mutation import MUTANTS
+from tests.support.servers import quint
 
 __all__ = ["modules_of", "sources_hash", "tree_hash"]
 
 ROOT = Path(__file__).parents[2]
 
-MODEL = sorted(path for path in Path(ROOT, "tests", "quint").iterdir() if path.suffix in {".qnt", ".cjs", ".jsonl"})
-"""The files of the model that are not modules of Python."""
+MODEL = [
+    *sorted(path for path in Path(ROOT, "tests", "quint").iterdir() if path.suffix in {".qnt", ".cjs", ".jsonl"}),
+    quint.SOURCE,
+]
+"""What the model is, besides modules of Python. The last names the version of Quint."""
 
 OURS = ("neli_router", "airflow_provider", "tests")
 

@@ -108,6 +108,14 @@ def test_a_forged_line_is_found_when_its_proof_is_repeated(capsys: pytest.Captur
     assert f"FAIL {proof.name}\n  the lock says: {forged.result}\n  this run says: {shown}" in capsys.readouterr().out
 
 
+def test_without_quint_the_proofs_of_the_model_are_left_out_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(proving, "missing", lambda: "Quint needs node, which is not installed")
+    assert [EXPLORE] == proving.runnable([EXPLORE, Proof("quint --seeds 1")])
+    assert "1 proofs of the model are left out: Quint needs node, which is not installed\n" == capsys.readouterr().out
+
+
 def test_a_mutant_counts_as_caught_only_by_a_failed_check_and_not_by_a_crash(tmp_path: Path) -> None:
     source = MUTANTS / "gossip_supports_outlive_a_life.patch"
     patch = tmp_path / "harmless.patch"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.quint.model import Verdict, mutant_traces, replay, simulate
 from tests.quint.traces import of_ledger, simulated
+from tests.support.servers.quint import missing
 
 __all__ = ["main"]
 
@@ -42,6 +43,8 @@ def main() -> int:
         for seed in seeds:
             sys.stdout.write(json.dumps([f"seed {seed}", simulated(seed)]) + "\n")
         return 0
+    if why := missing():
+        sys.exit(f"Quint was wanted, but {why}")
     if asked.simulate:
         is_kept, output = simulate(samples=asked.samples, seed=asked.seed, without=asked.without)
         sys.stdout.write(output)

@@ -84,5 +84,5 @@ def mutant_traces(name: str, seeds: Sequence[int]) -> Iterator[tuple[str, Trace]
 
 def _run(arguments: Sequence[str], stdin: int) -> "subprocess.CompletedProcess[str]":
     node = shutil.which("node")
-    assert node is not None, "callers have asked whether Quint is installed"
+    assert node is not None, "callers ask whether Quint is installed"
     return subprocess.run([node, *arguments], stdin=stdin, capture_output=True, text=True, check=False)

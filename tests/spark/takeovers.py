@@ -103,10 +103,10 @@ class _Play:
         for name, aim in (("alpha", "stop:3"), ("bravo", ""), ("charlie", "kill:2")):
             self._start(name, aim)
         # A job that is starting can lose its lease where cores are few, and then starts again, with its aim.
-        self._await(self._is_charlie_killed, "the kill")
+        self._await(lambda: bool(self.aimed_at("charlie")) and self._ended("charlie") == -signal.SIGKILL, "the kill")
         self._start_job("charlie", AIMED_AT="")
 
-        self._await(self._is_alpha_stopped, "the stop")
+        self._await(lambda: "alpha" in self.took, "the stop")
         self._await(lambda: self._is_taken("alpha"), "others in the place of the one that was stopped")
         log = self.hosts["alpha"].log
         before = log.stat().st_size
@@ -184,15 +184,6 @@ class _Play:
             raise RuntimeError(f"the job of {name} ended with {code}:\n{host.log.read_text(errors='replace')[-4000:]}")
         return code
 
-    def _is_charlie_killed(self) -> bool:
-        self._is_alpha_stopped()  # It may come first, and then others must not take over unnoticed.
-        return bool(self.aimed_at("charlie")) and self._ended("charlie") == -signal.SIGKILL
-
-    def _is_alpha_stopped(self) -> bool:
-        if "alpha" not in self.took and self.aimed_at("alpha"):
-            self._take("alpha")
-        return "alpha" in self.took
-
     def _take(self, name: str) -> None:
         """Note what is being taken from this host, and when."""
         self.took[name] = (self._terms(name), time.time())
@@ -238,3 +229,6 @@ class _Play:
             time.sleep(LOOK_EVERY)
             for name in self.hosts:
                 self._ended(name)
+            # Noted when it comes, even before charlie's end: from then on, others take over.
+            if "alpha" not in self.took and self.aimed_at("alpha"):
+                self._take("alpha")

@@ -60,7 +60,7 @@ def fetch() -> str:
 
 def main() -> None:
     why = fetch()
-    print(f"Quint: {PACKAGE}" if not why else f"Quint: its tests are skipped: {why}", flush=True)  # noqa: T201
+    print(f"Quint: {PACKAGE}" if not why else f"Quint: the proofs of the model are left out: {why}", flush=True)  # noqa: T201
     sys.exit(1 if why and os.environ.get("CI") == "true" else 0)
 
 
