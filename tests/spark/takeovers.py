@@ -5,7 +5,8 @@
     bravo     whole host, killed -9 in mid-run                                   charlie does the rest
 
 The hosts are those of `neli pipeline`; `aimed_job` holds the weapons. The play takes as long as it takes: each act
-waits for what the table shows.
+waits for what the table shows. The ticks come interval by interval until both weapons have gone off, and an interval
+comes once all hosts lead a share: a host that leads all would leave the others nothing to commit.
 """
 
 import os
@@ -38,7 +39,7 @@ from tests.spark.published import BARS, LEASE
 __all__ = ["LEASE", "TICKS", "Outcome", "play"]
 
 AIMED = Path(__file__).with_name("aimed_job.py")
-PARTITIONS, INTERVALS, HALF, SECONDS = 12, 8, 4, 60
+PARTITIONS, INTERVALS, SECONDS = 12, 8, 60
 TICKS = int(os.environ.get("NELI_TEST_TICKS", "60000"))
 """The tests write this many ticks. A million takes some seconds more; `python -m benchmarks pipeline` writes a
 million."""
@@ -94,12 +95,11 @@ class _Play:
         self.took: dict[str, tuple[dict[int, int], float]] = {}
         """Host -> its partitions with their terms, and when it was stopped or killed, by the wall clock."""
         self.code, self.zombie_code, self.zombie_log = 0, 0, ""
+        self._fed = 0
         self._jobs_started, self._came_to, self._progress_at = 0, (0, 0), host_clock()
         self._worked_before = 0
 
     def act(self) -> None:
-        for interval in self._market[:HALF]:
-            self._feed.append(interval)
         for name, aim in (("alpha", "stop:3"), ("bravo", ""), ("charlie", "kill:2")):
             self._start(name, aim)
         # A job that is starting can lose its lease where cores are few, and then starts again, with its aim.
@@ -116,13 +116,14 @@ class _Play:
         self.zombie_log = log.read_text(errors="replace")[before:]
         self.hosts.pop("alpha").close()
 
-        self._await(lambda: self._has_come_to(HALF), "the first half of the ticks")
-        for interval in self._market[HALF:-1]:  # Without the last one, no host can reach the end.
-            self._feed.append(interval)
-        self._await(lambda: self._is_at_work("bravo"), "a step of the second half")
+        self._await(lambda: self._has_come_to(self._fed), "all ticks so far")
+        first = self._fed
+        while self._fed < INTERVALS - 1:  # Without the last one, no host can reach the end.
+            self._feed_one()
+        self._await(lambda: self._is_past(first, "bravo"), "a step of the second part")
         self._take("bravo")
         self.hosts["bravo"].kill()
-        self._feed.append(self._market[-1])
+        self._feed_one()
         self._await(lambda: self._has_come_to(INTERVALS), "all ticks")
         self._await(lambda: self._ended("charlie") is not None, "the end of the job")
         self.code = self.hosts["charlie"].driver.wait()
@@ -194,9 +195,22 @@ class _Play:
         terms = {it: at.term for it, at in self.table.progress().items() if at.term is not None}
         return {it: term for it, term in terms.items() if owners.get((it, term)) == name}
 
-    def _is_at_work(self, name: str) -> bool:
-        """Whether the host is past the first half."""
-        return any(at.batch > HALF for at in self.table.progress(self._terms(name)).values())
+    def _feed_one(self) -> None:
+        self._feed.append(self._market[self._fed])
+        self._fed += 1
+
+    def _feed_where_due(self) -> None:
+        """Append the next interval while a weapon waits for it."""
+        waits = not self.aimed_at("charlie") or "alpha" not in self.took
+        if waits and self._fed < INTERVALS - 2 and self._has_come_to(self._fed) and self._all_lead():
+            self._feed_one()
+
+    def _all_lead(self) -> bool:
+        state = history_of(records_of(Config(self._ledger))).state
+        return self.hosts.keys() == {state.seats[owner].name for owner in state.owners if owner is not None}
+
+    def _is_past(self, step: int, name: str) -> bool:
+        return any(at.batch > step for at in self.table.progress(self._terms(name)).values())
 
     def _is_taken(self, name: str) -> bool:
         return taken_over(commits_of(self.table.path), self.took[name][0])[1] < inf
@@ -232,3 +246,4 @@ class _Play:
             # Noted when it comes, even before charlie's end: from then on, others take over.
             if "alpha" not in self.took and self.aimed_at("alpha"):
                 self._take("alpha")
+            self._feed_where_due()
