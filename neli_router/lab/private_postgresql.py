@@ -7,7 +7,7 @@ and gives the folder to that user. No other user may enter the folder, and nothi
 
 It keeps PostgreSQL's own durability: without fsync, a group would refuse it as its ledger. Its shared memory is in the
 folder, except for one segment. The kernel would keep that if all processes are killed, so
-`forget` marks it to go with the last of them.
+`forget_segment` marks it to go with the last of them.
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import Any
 
 from neli_router.errors import how_to_install
 
-__all__ = ["USER", "PrivatePostgresql", "owner", "programs"]
+__all__ = ["USER", "PrivatePostgresql", "forget_segment", "owner", "programs"]
 
 USER = "neli"
 
@@ -66,10 +66,7 @@ class PrivatePostgresql:
         return False
 
     def forget(self) -> None:
-        """Let the kernel delete its segment when the last process ends."""
-        segment = (self._data / "postmaster.pid").read_text().splitlines()[6].split()[1]
-        with suppress(FileNotFoundError):
-            subprocess.run(["ipcrm", "-m", segment], check=False)  # noqa: S603, S607 - a number.
+        forget_segment(self._data)
 
     def run(self, database: str, *statements: str) -> None:
         """Run statements, each in a transaction of its own. Raises psycopg's errors."""
@@ -86,6 +83,13 @@ class PrivatePostgresql:
     def address(self, database: str) -> str:
         """For SQLAlchemy."""
         return f"postgresql+psycopg://{USER}@/{database}?host={self.folder}"
+
+
+def forget_segment(data: Path) -> None:
+    """Let the kernel delete the segment of the server with these data when the last process ends."""
+    segment = (data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+    with suppress(FileNotFoundError):
+        subprocess.run(["ipcrm", "-m", segment], check=False)  # noqa: S603, S607 - a number.
 
 
 def programs() -> Path | None:

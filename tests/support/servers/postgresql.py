@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from neli_router.hosts.descendants import children
-from neli_router.lab.private_postgresql import owner, programs
+from neli_router.lab.private_postgresql import forget_segment, owner, programs
 from tests.support.processes.forked import lives, state_of
 from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
@@ -163,6 +163,8 @@ class Postgresql(ServerProcess):
             _send(pid, signal.SIGKILL)
         # A server refuses to start while the processes of the one before it use its memory.
         until(lambda: not any(map(lives, frozen)), "the end of all processes")
+        # The next start would delete it, but there may be none, and a machine has 4,096 at most.
+        forget_segment(self.folder / "data")
 
     def stop(self) -> None:
         """Its "fast" shutdown, which does not wait for clients."""
