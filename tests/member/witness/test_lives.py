@@ -129,6 +129,7 @@ def test_an_expired_incarnation_is_left_alone_and_the_next_one_of_the_life_is_ce
     (agent, *_), joined = host.read().seats, host.read().last_beats[process.incarnation()]
     host.append(Expire(by=agent, last_beats={process.incarnation(): joined}))
     host.join(process, 1)
+    host.let_the_agent_look()  # It has read of the end of the first.
     process.process.kill()
     host.await_certificate(process, 1)
     assert process.incarnation(0) not in host.certified
