@@ -8,7 +8,7 @@
 A proof that fails loses its line, so `make test` stays red. Each line is written as soon as
 its proof has ended, so an interrupted run loses nothing. All processors are used, the longest proofs first.
 
-Where Quint cannot run, the proofs of the model are left out, and their lines stay as they are. With CI=true that is a
+Where Quint cannot run, the proofs of the model are left out, and their lines stay unchanged. With CI=true that is a
 failure.
 
 The sample catches a line that was never run. The hash of the sources can be written by hand. The result cannot be

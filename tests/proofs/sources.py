@@ -30,7 +30,7 @@ MODEL = [
     *sorted(path for path in Path(ROOT, "tests", "quint").iterdir() if path.suffix in {".qnt", ".cjs", ".jsonl"}),
     quint.SOURCE,
 ]
-"""What the model is, besides modules of Python. The last names the version of Quint."""
+"""The files of the model that are not Python modules. The last names the version of Quint."""
 
 OURS = ("neli_router", "airflow_provider", "tests")
 
