@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
+from itertools import count
 from typing import Literal
 from uuid import uuid4
 
@@ -62,7 +63,8 @@ def simulated(
 
 
 def in_memory(_: Server, patience: float) -> Join:
-    broker = MemoryBroker(PARTITIONS, clock=time.monotonic, wall=time.time)
+    # Each look at the clock turns it by a millisecond: `wait` returns immediately, and would wait for real time in vain.
+    broker = MemoryBroker(PARTITIONS, clock=count(0.0, 0.001).__next__, wall=time.time)
     return lambda: MemorySubscription(broker, session=SESSION, patience=patience)
 
 
