@@ -63,7 +63,7 @@ def simulated(
 
 
 def in_memory(_: Server, patience: float) -> Join:
-    # Each look at the clock turns it by a millisecond: `wait` returns immediately, and would wait for real time in vain.
+    # Each look turns the clock by a millisecond. In real time, the loop would keep a core busy: `wait` does not wait.
     broker = MemoryBroker(PARTITIONS, clock=count(0.0, 0.001).__next__, wall=time.time)
     return lambda: MemorySubscription(broker, session=SESSION, patience=patience)
 
