@@ -19,7 +19,7 @@ import click
 from neli_router.commands.configuration import resolved_or_exit, with_options
 from neli_router.commands.conventions import failed, output_option, print_views
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_REFUSED
-from neli_router.drivers.ledgers.base import Ledger
+from neli_router.drivers.ledgers.base import Ledger, Promise
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import LedgerError, NeliError
 from neli_router.status.copies import Copy, LedgerSummary, exported, found_again
@@ -110,8 +110,17 @@ def import_command(
             _ask(copy.members)
         with _opened(config_file, flags, create=True) as ledger:
             base, wishes = found_again(ledger, copy, time.time(), partitions)
-            address = ledger.address
-    click.echo(f"{address} has the group of {copy.source} now, with {wishes} wishes. Its terms are above {base}.")
+            address, promises, doubts = ledger.address, ledger.promises, "; ".join(ledger.doubts)
+    counted = f"{wishes} wish{'es' * (wishes != 1)}"
+    click.echo(f"{address} has the group of {copy.source} now, with {counted}. Its terms are above {base}.")
+    if copy.summary().guarantee == "exclusive" and Promise.NEVER_REWINDS not in promises:
+        # Members are refused, too, but only once the old group is stopped.
+        why = f" ({doubts})" if doubts else ""
+        click.echo(
+            f"Before you start its members: this ledger may lose records that were read{why}, so an exclusive group is "
+            "refused. Mend that, or say --accept-rewinds there and fence every act that matters.",
+            err=True,
+        )
 
 
 def _read(file: IO[bytes]) -> Copy:

@@ -106,6 +106,17 @@ def test_nothing_is_imported_over_a_group_or_beside_one_that_may_live() -> None:
     assert 0 == run("import", str(living), "--yes", "--ledger", "sqlite:d.db").exit_code
 
 
+def test_who_imports_into_a_ledger_that_may_rewind_is_told_what_members_will_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = exported(written("a.db", *ANNA))
+    assert not run("import", str(copy), "--ledger", "sqlite:b.db").stderr
+    monkeypatch.setattr(SqliteLedger, "promises", frozenset())
+    monkeypatch.setattr(SqliteLedger, "doubts", ("it has one replica",))
+    told = run("import", str(copy), "--ledger", "sqlite:c.db")
+    assert (0, True) == (told.exit_code, "records that were read (it has one replica), so" in told.stderr)
+
+
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
