@@ -38,10 +38,12 @@ TRIES = 3
 def opened(catalog: AnyCatalog) -> Catalog:
     """Raises TableUnavailable if it cannot be opened, and TableMismatch if it hides snapshots."""
     found = _opened(catalog)
-    if found.properties.get(LOADING, "all") != "all":
+    if (loaded := found.properties.get(LOADING, "all")) != "all":
+        if found is not catalog:
+            found.close()
         raise TableMismatch(
             "a catalog was wanted that loads all snapshots of a table",
-            f"its {LOADING} is {found.properties[LOADING]!r}",
+            f"its {LOADING} is {loaded!r}",
             "leave that property out: older snapshots say which commits have landed, and which files are in use",
         )
     return found
