@@ -272,6 +272,8 @@ async def test_opening_raises_what_the_constructor_would_and_leaves_no_member_be
             await AsyncMember(Config(config.ledger, lease=9.0, layout=config.layout)).open()
         loop, one_thread = asyncio.get_running_loop(), ThreadPoolExecutor(max_workers=1)
         loop.set_default_executor(one_thread)
+        cancelled = threading.Event()
+        one_thread.submit(cancelled.wait)  # Or the thread might have created the member by then.
         opening = asyncio.create_task(
             AsyncMember(Config(config.ledger, name="late", lease=0.5, layout=config.layout)).open()
         )
@@ -279,6 +281,7 @@ async def test_opening_raises_what_the_constructor_would_and_leaves_no_member_be
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
+        cancelled.set()
         await loop.run_in_executor(one_thread, bool)  # Not before the thread has created the member.
         await until_in_loop(lambda: not any(thread.name.startswith("neli-late") for thread in threading.enumerate()))
         await until_in_loop(lambda: ["a"] == [peer.name for peer in watching.router.members])
