@@ -13,12 +13,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 from pyarrow import dataset
 
@@ -48,12 +47,9 @@ ELSEWHERE = {"spark.hadoop.fs.defaultFS": "hdfs://nowhere.invalid:8020"}
 """Like on a cluster, where a path without a scheme is not on this host."""
 
 LOOK_EVERY = 0.05
-PATIENCE = 600.0
-"""Seconds from one commit, started job or WORK to the next. Jobs that are starved of cores work slowly, and do not
-hang."""
-
-WORK = 30.0
-"""Processor seconds of the drivers. A driver that only waits does not use as many within PATIENCE."""
+PATIENCE = 1800.0
+"""Seconds from one commit or started job to the next. Where cores are few, three JVMs have taken over ten minutes to
+start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,6 @@ class _Play:
         self.code, self.zombie_code, self.zombie_log = 0, 0, ""
         self._fed = 0
         self._jobs_started, self._came_to, self._progress_at = 0, (0, 0), host_clock()
-        self._worked_before = 0
 
     def act(self) -> None:
         for name, aim in (("alpha", "stop:3"), ("bravo", ""), ("charlie", "kill:2")):
@@ -218,23 +213,12 @@ class _Play:
     def _has_come_to(self, step: int) -> bool:
         return all(at.batch >= step for at in self.table.progress().values())
 
-    def _worked(self) -> int:
-        """How often WORK was done by the drivers that are running."""
-        seconds = 0.0
-        for host in self.hosts.values():
-            with suppress(psutil.Error):  # It has ended.
-                driver = psutil.Process(host.driver.pid)
-                seconds += sum(sum(it.cpu_times()[:2]) for it in (driver, *driver.children(recursive=True)))
-        return int(seconds // WORK)
-
     def _await(self, awaited: Callable[[], bool], what: str) -> None:
         self._progress_at = host_clock()  # The test's own action counts as progress, too.
         while not awaited():
             commits = len(list((self.table.path / "_delta_log").glob("*.json")))
             if self._came_to != (came_to := (commits, self._jobs_started)):
                 self._came_to, self._progress_at = came_to, host_clock()
-            if host_clock() > self._progress_at + PATIENCE and self._worked_before != (worked := self._worked()):
-                self._worked_before, self._progress_at = worked, host_clock()
             if host_clock() > self._progress_at + PATIENCE:
                 said = "\n".join(
                     f"{it.name}:\n{it.log.read_text(errors='replace')[-3000:]}" for it in self.hosts.values()
