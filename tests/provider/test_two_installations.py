@@ -81,7 +81,9 @@ def settled(task):
 
     return settle()
 
-again = {{"retries": 9, "retry_policy": LeadershipRetryPolicy()}}
+# Airflow's delay of five minutes would apply to a task that a busy machine starts too late, for example.
+soon = timedelta(seconds=5)
+again = {{"retries": 9, "retry_delay": soon, "retry_policy": LeadershipRetryPolicy()}}
 when = {{"schedule": "@hourly", "start_date": START, "end_date": LAST, "catchup": True, "default_args": again}}
 for dag_id in ("first", "third"):
     with DAG(dag_id, tags=["neli:{role}"], **when):
@@ -185,7 +187,17 @@ class Place:
         # Airflow may not end it: its scheduler is gone, and its worker is an orphan. The lease does.
         awaited(lambda: not Path(f"/proc/{task}").exists(), "the end of the task")
         self.hold.unlink()
-        awaited(lambda: len(self.settled(dag_id)) == len(INTERVALS), "the heir's work")
+        try:
+            awaited(lambda: len(self.settled(dag_id)) == len(INTERVALS), "the heir's work")
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *self.stories(dag_id)])) from None
+
+    def stories(self, dag_id: str) -> Iterator[str]:
+        """How the last run of each host went, and what its work said."""
+        for host in self.both:
+            run = all_runs(host, dag_id)[-1]
+            yield f"{host.name}: {host.api.story(dag_id, run)}"
+            yield from host.api.logs(dag_id, run, "settle")
 
 
 def all_runs(host: Host, dag_id: str) -> list[str]:

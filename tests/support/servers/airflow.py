@@ -244,6 +244,12 @@ class AirflowApi:
         said = self.call("GET", path, map_index=map_index, full_content="true")["content"]
         return "\n".join(json.dumps(line) for line in said) if isinstance(said, list) else str(said)
 
+    def logs(self, dag_id: str, run_id: str, task_id: str) -> Iterator[str]:
+        """The log of each try that has begun."""
+        (task,) = (one for one in self.task_instances(dag_id, run_id) if one["task_id"] == task_id)
+        for number in range(1, task["try_number"] + 1):
+            yield self.log(dag_id, run_id, task_id, try_number=number)
+
     def asset_events(self, name: str) -> list[dict[str, Any]]:
         """All of them, the oldest first."""
         (found,) = (it for it in self.call("GET", "/assets", limit=1000)["assets"] if it["name"] == name)
