@@ -12,16 +12,19 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import IO
 
 import click
 
 from neli_router.commands.configuration import resolved_or_exit, with_options
 from neli_router.commands.conventions import failed, output_option, print_views
+from neli_router.config.config import Config
+from neli_router.config.options import in_shell
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_REFUSED
-from neli_router.drivers.ledgers.base import Ledger, Promise
+from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
-from neli_router.errors import LedgerError, NeliError
+from neli_router.errors import ConfigError, LedgerError, NeliError
 from neli_router.status.copies import Copy, LedgerSummary, exported, found_again
 
 __all__ = ["export_command", "import_command", "inspect_command", "ledger_command"]
@@ -51,7 +54,7 @@ def inspect_command(config_file: str | None, copy: IO[bytes] | None, output: str
         if copy is not None:
             summary = _read(copy).summary()
         else:
-            with _opened(config_file, flags, create=False) as ledger:
+            with _opened(resolved_or_exit(flags, config_file).config, create=False) as ledger:
                 summary = Copy.of_ledger(ledger).summary()
     if output == "json":
         print_views([summary])
@@ -74,7 +77,7 @@ def export_command(config_file: str | None, file: IO[bytes], **flags: object) ->
 
     Exits with 1 if the ledger does not exist or cannot be read; 2 if the configuration is not usable.
     """
-    with _failing(), _opened(config_file, flags, create=False) as ledger:
+    with _failing(), _opened(resolved_or_exit(flags, config_file).config, create=False) as ledger:
         for line in exported(ledger):
             file.write(line)
         click.echo(f"copied {ledger.address}: {line.decode().strip()}", err=True)
@@ -108,19 +111,18 @@ def import_command(
         copy = _read(file)
         if copy.members and not yes:
             _ask(copy.members)
-        with _opened(config_file, flags, create=True) as ledger:
+        config = resolved_or_exit(flags, config_file).config
+        with _opened(config, create=True) as ledger:
             base, wishes = found_again(ledger, copy, time.time(), partitions)
-            address, promises, doubts = ledger.address, ledger.promises, "; ".join(ledger.doubts)
-    counted = f"{wishes} wish{'es' * (wishes != 1)}"
-    click.echo(f"{address} has the group of {copy.source} now, with {counted}. Its terms are above {base}.")
-    if copy.summary().guarantee == "exclusive" and Promise.NEVER_REWINDS not in promises:
-        # Members are refused, too, but only once the old group is stopped.
-        why = f" ({doubts})" if doubts else ""
-        click.echo(
-            f"Before you start its members: this ledger may lose records that were read{why}, so an exclusive group is "
-            "refused. Mend that, or say --accept-rewinds there and fence every act that matters.",
-            err=True,
-        )
+            counted = f"{wishes} wish{'es' * (wishes != 1)}"
+            click.echo(
+                f"{ledger.address} has the group of {copy.source} now, with {counted}. Its terms are above {base}."
+            )
+            assert copy.state.genesis is not None, "it was founded"
+            try:  # Members are refused for the same reason, but only once the old group is stopped.
+                replace(config, guarantee=copy.state.genesis.guarantee).require_promises(ledger)
+            except ConfigError as error:
+                click.echo(f"Before you start its members: {in_shell('; '.join(error.problems))}", err=True)
 
 
 def _read(file: IO[bytes]) -> Copy:
@@ -143,8 +145,7 @@ def _failing() -> Iterator[None]:
         raise failed(error) from None
 
 
-def _opened(config_file: str | None, flags: dict[str, object], *, create: bool) -> "closing[Ledger]":
-    config = resolved_or_exit(flags, config_file).config
+def _opened(config: Config, *, create: bool) -> "closing[Ledger]":
     return closing(open_ledger(config.common_ledger, create=create, patience=config.lease))
 
 
