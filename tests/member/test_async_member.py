@@ -279,9 +279,9 @@ async def test_opening_raises_what_the_constructor_would_and_leaves_no_member_be
         )
         await asyncio.sleep(0)
         opening.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        cancelled.set()
         await loop.run_in_executor(one_thread, bool)  # Not before the thread has created the member.
         await until_in_loop(lambda: not any(thread.name.startswith("neli-late") for thread in threading.enumerate()))
         await until_in_loop(lambda: ["a"] == [peer.name for peer in watching.router.members])
