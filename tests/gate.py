@@ -12,10 +12,10 @@
        '------> spark ------------------->         niced: a lease lost for lack of a core means work done twice
     sample ------------->                          niced, too
 
-A stage begins when the stages before it have ended. Its output is printed when it ends; until then, a line every
-SAY_EVERY seconds shows the progress of each stage. `python -m tests.gate core` runs only the core; any options after
-the names go to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit code is 0 if
-every stage ended with 0.
+A stage begins when the stages before it have ended. Its output is printed when it ends or is stopped; until then, a
+line every SAY_EVERY seconds shows the progress of each stage. `python -m tests.gate core` runs only the core; any
+options after the names go to every pytest. Every test belongs to exactly one stage, by its markers and folder. The exit
+code is 0 if every stage ended with 0.
 
 Each worker starts each server that its tests request only once; all workers of `servers` share one Kafka. The tests of
 one file share a worker, so that their shared fixtures are created only once.
@@ -69,8 +69,9 @@ SAY_EVERY = 30.0
 PROGRESS = re.compile(r"^([.sxXFE]+) +\[ *(\d+)%\]$", re.MULTILINE)
 """A progress line of `pytest -q`."""
 
-GRACE = 10.0
-"""Seconds that processes started by a stage have to end, once the stage is stopped or has ended."""
+GRACE = 30.0
+"""Seconds that processes started by a stage have to end, once the stage is stopped or has ended. An interrupted pytest
+gives its workers ten, and only then shows which tests have failed."""
 
 
 @dataclass(frozen=True)
@@ -305,6 +306,8 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
         finally:
             for it in under_way:
                 it.end()
+                if not alone:
+                    it.show()
         summarize(over)
     return over
 
