@@ -237,6 +237,7 @@ def _guarded(users: dict[str, str]) -> dict[str, object]:
 
 
 def archive() -> None:
+    JARS.classes.unlink(missing_ok=True)  # Java does not write an archive while it uses another one.
     with tempfile.TemporaryDirectory(prefix="neli-kafka-") as folder:
         unfinished = Path(folder, JARS.classes.name)
         kafka = Kafka(Path(folder))
