@@ -5,12 +5,13 @@
     scene.cut("B", "ACD")                 both ways; `cut_one_way` for one
     scene.played                          what they became, line by line
 
-`play` takes a script in place of Python, and returns it with the answers.
+`played` takes a script in place of Python, and adds the answers.
 
 After each step the scene checks which peer acts. The test fails if two act at the same time, or if a term is not above
 all earlier acting terms. Times are in heartbeats: the beat is 1 and the lease is 3.
 """
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -31,8 +32,9 @@ from neli_router.protocols.term.elector import (
     TermElector,
     TermEvent,
 )
+from tests.protocols.rules import performed
 
-__all__ = ["NAMES", "Scene", "new_elector", "play", "term_settings"]
+__all__ = ["NAMES", "Scene", "new_elector", "played", "term_settings"]
 
 NAMES = "ABCDEFGHIJKLM"
 
@@ -192,7 +194,7 @@ class Scene:
         return f"{self.now:.2f} {state}: {reason}"
 
 
-def play(script: str) -> str:
+def played(lines: list[str]) -> Iterator[str]:
     """Each line of the script, and below it what the peers became until the next one.
 
     # ...                           is copied
@@ -200,34 +202,16 @@ def play(script: str) -> str:
     10 cut A B                      also: cut-one-way A B, heal, kill A, restart A, restart A term=0, stand A,
                                     cede A, cede A to=B, prefer A priority=1, ask
     """
-    written: list[str] = []
-    scene: Scene | None = None
-    for line in script.splitlines():
-        if line.startswith("    -> "):
-            continue
-        if line and not line.startswith("#"):
-            first, *words = line.split()
-            names = [word for word in words if "=" not in word]
-            told = dict(word.split("=") for word in words if "=" in word)
-            if scene is None:
-                scene = _scene(int(names[0]), told)
-            else:
-                scene.run(float(first))
-                written += _answers(scene)
-                written.append(line)
-                _direct(scene, names, told)
-                written += _answers(scene)
-                continue
-        written.append(line)
-    return "\n".join([*written, ""])
+    return performed(lines, _scene, _direct, _answers)
 
 
-def _scene(size: int, told: dict[str, str]) -> Scene:
+def _scene(words: list[str]) -> Scene:
+    told = dict(word.split("=") for word in words if "=" in word)
     return Scene(
-        size,
+        int(words[1]),
         policy="priority" if told.get("policy") == "priority" else "random",
         scouting=told.get("scouting") != "no",
-        terms=(int(told.get("term", "0")),) * size,
+        terms=(int(told.get("term", "0")),) * int(words[1]),
         transfers="transfers" in told,
         seed=int(told.get("seed", "0")),
     )
@@ -235,11 +219,12 @@ def _scene(size: int, told: dict[str, str]) -> Scene:
 
 def _answers(scene: Scene) -> list[str]:
     played, scene.played = scene.played, []
-    return [f"    -> {line}" for line in played]
+    return played
 
 
-def _direct(scene: Scene, names: list[str], told: dict[str, str]) -> None:
-    verb, *who = names
+def _direct(scene: Scene, words: list[str]) -> None:
+    verb, *who = [word for word in words if "=" not in word]
+    told = dict(word.split("=") for word in words if "=" in word)
     match verb:
         case "cut" | "cut-one-way" | "heal" | "kill":
             getattr(scene, verb.replace("-", "_"))(*who)

@@ -37,6 +37,7 @@ from neli_router.protocols.term.elector import (
     TermElector,
 )
 from tests.protocols.electors.scenes import new_elector, term_settings
+from tests.protocols.rules import Rule, rules_in
 
 WAIT = 3.0
 """Without drift, as long as the lease."""
@@ -159,17 +160,9 @@ class Stage:
         return f"{machine.role.value} {machine.term}, leader {machine.leader}{acts}, {deadline}"
 
 
-RULES = Path(__file__).parent / "rules" / "term.txt"
-PREFACE, *BLOCKS = re.split(r"(?m)^(?=## )", RULES.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=[re.sub(r"[^a-z]+", "_", block.splitlines()[0][3:]) for block in BLOCKS])
-def test_an_elector_follows_the_rule(block: str, pytestconfig: pytest.Config) -> None:
-    answered = "\n".join(Stage().played(block.splitlines())) + "\n"
-    if pytestconfig.getoption("rewrite"):
-        RULES.write_text(RULES.read_text(encoding="utf-8").replace(block, answered), encoding="utf-8")
-        return
-    assert block.rstrip() == answered.rstrip()
+@pytest.mark.parametrize("rule", rules_in(Path(__file__).parent / "rules" / "term.txt"))
+def test_an_elector_follows_the_rule(rule: Rule, pytestconfig: pytest.Config) -> None:
+    rule.require(Stage().played, pytestconfig)
 
 
 def test_start_it_looks_out_for_a_wait_and_a_random_time_more_under_the_term_it_kept_or_the_base() -> None:

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocols.electors.scenes import play
+from tests.protocols.electors.scenes import played
+from tests.protocols.rules import Rule, stories_in
 
-TRANSCRIPTS = sorted(
-    path for part in ("term", "priority") for path in (Path(__file__).parent / "transcripts").glob(f"{part}_*.txt")
-)
+STORIES = Path(__file__).parent / "transcripts"
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=[path.stem for path in TRANSCRIPTS])
-def test_a_story_goes_as_written_down(path: Path, pytestconfig: pytest.Config) -> None:
-    answered = play(path.read_text(encoding="utf-8"))
-    if pytestconfig.getoption("rewrite"):
-        path.write_text(answered, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == answered
+@pytest.mark.parametrize("story", stories_in(*STORIES.glob("term_*.txt"), *STORIES.glob("priority_*.txt")))
+def test_a_story_goes_as_written_down(story: Rule, pytestconfig: pytest.Config) -> None:
+    story.require(played, pytestconfig)

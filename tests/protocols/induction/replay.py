@@ -30,7 +30,6 @@ from collections import deque
 from collections.abc import Iterator
 from math import inf
 from random import Random
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -55,31 +54,26 @@ from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.records import Record, decode, encode
 from neli_router.protocols.protocol import (
     TICK,
-    Acquired,
     Close,
-    Fenced,
-    Notice,
     Released,
-    Revoked,
     Settings,
-    Standby,
     Stopped,
 )
+from tests.protocols.rules import answered, news, numbers
 from tests.support.records import STOPPED_CLOCK, folded, join, parsed, table, value_of
 
-__all__ = ["replay"]
+__all__ = ["played"]
 
 FIRST = 1
-WIDTH_MAX = 120
 STEPS_MAX = 1000
 """Far more steps than a member takes in the longest transcript: a member that takes more is spinning."""
 
 LINE = re.compile(r"^(?P<time>[\d.]+) (?P<input>\S.*?)(?: ->.*)?$")
 
 
-def replay(script: str) -> str:
-    """`script` with the answers of the shipped machine."""
-    return "\n".join(_Stage().played(script.strip("\n").splitlines())) + "\n"
+def played(lines: list[str]) -> Iterator[str]:
+    """`lines` with the answers of the shipped machine."""
+    return _Stage().played(lines)
 
 
 class _Stage:
@@ -107,7 +101,7 @@ class _Stage:
                 match = LINE.match(line)
                 assert match is not None, f"this is not a line of a transcript: {line!r}"
                 asked = f"{match['time']} {match['input']}"
-                yield from _laid_out(asked, self._answers(float(match["time"]), match["input"]))
+                yield from answered(asked, self._answers(float(match["time"]), match["input"]))
 
     def _set(self, line: str) -> None:
         told = dict(part.split("=") for part in line.split()[1:])
@@ -181,7 +175,7 @@ class _Stage:
         until = f" until {' '.join(f'{end:g}' for end in sorted(ends))}" if ends else ""
         owned = self._renamed(table(machine.state))
         return (
-            f"{machine.phase.name} of {owned or 'nothing'}, may act for {_terms(terms) or 'nothing'}{until}, "
+            f"{machine.phase.name} of {owned or 'nothing'}, may act for {numbers(terms) or 'nothing'}{until}, "
             f"deadline {machine.deadline:g}"
         )
 
@@ -264,19 +258,10 @@ class _Stage:
                 return f"Trim below {before}"
             case Recheck():
                 return "Recheck"
-            case Acquired(terms=terms) | Revoked(terms=terms):
-                return f"{type(effect).__name__} {_terms(terms)}"
-            case Fenced(terms=terms, reason=reason):
-                return f"Fenced {_terms(terms)} ({self._renamed(reason)})"
-            case Standby(partitions):
-                return f"Standby {' '.join(map(str, partitions)) or 'for nothing'}"
-            case Notice(event, fields):
-                told = [
-                    f"{key}={self._called(value) if isinstance(value, str) else value}" for key, value in fields.items()
-                ]
-                return f"Notice {event} {' '.join(told)}".rstrip()
-            case Stopped(error):
-                return "Stopped" if error is None else f"Stopped {type(error).__name__}: {self._renamed(error.found)}"
+            case Stopped(error) if error is not None:
+                return f"Stopped {type(error).__name__}: {self._renamed(error.found)}"
+            case _:
+                return self._renamed(news(effect))
 
     def _renamed(self, text: str) -> str:
         for incarnation, name in self.names.items():
@@ -309,17 +294,3 @@ class _Stage:
 
 def _is_beat(effect: Effect) -> bool:
     return isinstance(effect, Append) and isinstance(effect.records[0], kinds.Beat)
-
-
-def _terms(terms: Any) -> str:
-    return " ".join(f"{i}@{term}" for i, term in terms.items())
-
-
-def _laid_out(asked: str, answers: list[str]) -> Iterator[str]:
-    line = f"{asked} -> {', '.join(answers) or '.'}"
-    if len(line) <= WIDTH_MAX and len(answers) < 3:
-        yield line
-        return
-    yield asked
-    for answer in answers:
-        yield f"    -> {answer}"

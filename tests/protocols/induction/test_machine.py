@@ -33,18 +33,14 @@ from neli_router.protocols.protocol import (
     Settings,
     Stopped,
 )
-from tests.protocols.induction.replay import replay
+from tests.protocols.induction.replay import played
+from tests.protocols.rules import Rule, stories_in
 from tests.support.records import LAYOUT, STOPPED_CLOCK, beat, folded, founded, genesis, join
 
-TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
-
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=[path.stem for path in TRANSCRIPTS])
-def test_a_life_goes_as_written_down(path: Path, pytestconfig: pytest.Config) -> None:
-    answered = replay(path.read_text(encoding="utf-8"))
-    if pytestconfig.getoption("rewrite"):
-        path.write_text(answered, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == answered
+@pytest.mark.parametrize("story", stories_in(*(Path(__file__).parent / "transcripts").glob("*.txt")))
+def test_a_life_goes_as_written_down(story: Rule, pytestconfig: pytest.Config) -> None:
+    story.require(played, pytestconfig)
 
 
 # The end of a member
@@ -222,7 +218,7 @@ def test_a_member_that_finds_the_group_full_says_so_and_asks_again_in_time(monke
     """Not immediately: its void Join is read back within a moment, and so would the next one be."""
     for module in ("fold", "machine"):
         monkeypatch.setattr(f"neli_router.protocols.induction.{module}.MEMBERS_MAX", 1)
-    answers = replay("settings starts_from=b\n0 read\n8.9 lives b\n9 lives b\n").splitlines()
+    answers = list(played(["settings starts_from=b", "0 read", "8.9 lives b", "9 lives b"]))
     full = "Notice member.group_is_full members=1"
     assert [(1, 1), (1, 1)] == [(line.count("me:join("), line.count(full)) for line in answers[-2:]]
 

@@ -4,7 +4,6 @@ The rules are in `rules/tenure.txt`, each with what a member reads and what it m
 answers again. A lease is 10 s and a wait 12 s. `p` starts at 0, so the wait that it owes on everything is over at 12.
 """
 
-import re
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
@@ -19,6 +18,7 @@ from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Beat
 from neli_router.protocols.induction.tenure import Linger, Tenure
 from neli_router.protocols.protocol import Settings
+from tests.protocols.rules import Rule, rules_in
 from tests.support.records import founded, parsed
 
 SETTINGS = Settings(name="p", layout=Layout(), lease=10.0, beat=2.0, delay_max=2.0, drift=1 / 11)
@@ -95,17 +95,9 @@ def played(lines: list[str]) -> Iterator[str]:
         yield asked
 
 
-RULES = Path(__file__).parent / "rules" / "tenure.txt"
-PREFACE, *BLOCKS = re.split(r"(?m)^(?=## )", RULES.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=[re.sub(r"\W+", "_", block.splitlines()[0][3:]) for block in BLOCKS])
-def test_a_member_acts_by_the_rule(block: str, pytestconfig: pytest.Config) -> None:
-    answered = "\n".join(played(block.splitlines())) + "\n"
-    if pytestconfig.getoption("rewrite"):
-        RULES.write_text(RULES.read_text(encoding="utf-8").replace(block, answered), encoding="utf-8")
-        return
-    assert block.rstrip() == answered.rstrip()
+@pytest.mark.parametrize("rule", rules_in(Path(__file__).parent / "rules" / "tenure.txt"))
+def test_a_member_acts_by_the_rule(rule: Rule, pytestconfig: pytest.Config) -> None:
+    rule.require(played, pytestconfig)
 
 
 @given(
