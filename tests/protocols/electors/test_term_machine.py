@@ -1,13 +1,13 @@
 """Councils: the electors of all partitions of a few members, connected by a network that loses nothing."""
 
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from neli_router.core.keyspace import Layout
 from neli_router.errors import LedgerUnusable
 from neli_router.protocols.electors.events import (
     BODY_MAX,
@@ -20,66 +20,29 @@ from neli_router.protocols.electors.events import (
     Send,
 )
 from neli_router.protocols.electors.priority import LEAST
-from neli_router.protocols.electors.settings import TermSettings
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Released, Revoked, Stopped
 from neli_router.protocols.term.elector import CAUSES, Ceded, Heartbeat, Message, Proposal, Role, Support
 from neli_router.protocols.term.machine import Body, TermMachine, packed
-from tests.protocols.electors.peer_scenes import PeerScene
-
-BEAT = 0.1
-LEASE = 0.3
-DELAY = 0.002
+from tests.protocols.electors.peer_scenes import BEAT, DELAY, LEASE, Council, council_settings, played
+from tests.protocols.rules import Rule, stories_in
 
 
-def settings(me: int, *, size: int = 3, partitions: int = 6, **options: Any) -> TermSettings:
-    peers = tuple(f"p{i}:1" for i in range(size))
-    given = {"policy": "priority", "lease": LEASE, "beat": BEAT, "drain_timeout": 5.0, **options}
-    layout = Layout(slots=64 * partitions, partitions=partitions)
-    return TermSettings(name=f"m{me}", layout=layout, peers=peers, me=me, **given)
-
-
-class Scene(PeerScene):
-    """Members whose programs finish immediately when asked, unless they are `busy`."""
-
-    def __init__(self, *, size: int = 3, partitions: int = 6, **options: Any) -> None:
-        self.options: dict[str, Any] = {"size": size, "partitions": partitions, **options}
-        super().__init__(TermMachine, {i: settings(i, **self.options) for i in range(size)})
-
-    def lag(self) -> float:
-        return DELAY
-
-    def begin(self, me: int, **others: Any) -> None:
-        """Start it, in place of itself, with other settings."""
-        self.settings[me] = settings(me, **{**self.options, **others})
-        self.restart(me)
-
-    def await_leaders(self, seconds: float = 60.0) -> None:
-        partitions = self.options["partitions"]
-        self.advance(seconds, until=lambda: len(self.led()) == partitions)
-        assert partitions == len(self.led())
-
-    def led(self) -> dict[int, tuple[int, int]]:
-        """Partition -> (member, term), as the programs believe."""
-        return {i: (me, term) for me, one in self.members.items() for i, term in one.leading.items()}
-
-    def shares(self) -> list[int]:
-        return [len(one.leading) for _, one in sorted(self.members.items())]
-
-    def notices(self, me: int, event: str) -> list[Notice]:
-        return [one for one in self.events(me, Notice) if one.event == event]
-
-
-def elected(**options: Any) -> Scene:
-    scene = Scene(**options)
+def elected(**options: Any) -> Council:
+    scene = Council(**options)
     scene.await_leaders()
     return scene
 
 
-def settled(**options: Any) -> Scene:
+def settled(**options: Any) -> Council:
     """A scene whose leaders have led for a while."""
     scene = elected(**options)
     scene.advance(5.0)
     return scene
+
+
+@pytest.mark.parametrize("story", stories_in(*(Path(__file__).parent / "transcripts").glob("council_*.txt")))
+def test_a_story_goes_as_written_down(story: Rule, pytestconfig: pytest.Config) -> None:
+    story.require(played, pytestconfig)
 
 
 def test_priorities_share_the_partitions_out_among_their_replicas_and_a_restart_goes_on_with_the_terms_on_disk() -> (
@@ -105,7 +68,7 @@ def test_priorities_share_the_partitions_out_among_their_replicas_and_a_restart_
     scene.step(3, Nominate(3, (0,)))  # It is not a replica of this partition.
     scene.advance(1.0)
     assert [3, 3, 3, 3] == scene.shares()
-    machine = TermMachine(settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
+    machine = TermMachine(council_settings(3, size=4, partitions=1, replicas=3), b"", 0.0, rng=Random(7))
     assert ({}, False) == (machine.electors, machine.drained), "a replica of nothing is not drained"
 
 
@@ -140,7 +103,7 @@ def test_nothing_is_passed_to_a_preferred_member_that_closes_nor_by_one_that_clo
     assert 0 == scene.led()[1][0]
     assert [] == scene.events(1, Revoked) + scene.events(2, Revoked)
     scene = elected()
-    scene.step(2, DRAIN)
+    scene.step(2, Prefer(dict.fromkeys(range(6), LEAST)))
     scene.advance(5.0)
     assert [3, 3, 0] == scene.shares()
     scene.step(0, Close())
@@ -178,7 +141,7 @@ def test_when_a_leader_dies_others_take_its_partitions_under_higher_terms_and_pe
 
 
 def test_terms_that_grow_in_one_step_are_kept_before_anything_is_sent_also_those_outside_of_a_smaller_layout() -> None:
-    machine = TermMachine(settings(0, size=1), b"", 0.0, rng=Random(7))
+    machine = TermMachine(council_settings(0, size=1), b"", 0.0, rng=Random(7))
     kinds: list[str] = []
     for _ in range(1000):
         kinds += [type(effect).__name__ for effect in machine.step(TICK, machine.deadline)]
@@ -189,7 +152,7 @@ def test_terms_that_grow_in_one_step_are_kept_before_anything_is_sent_also_those
     assert all(("Acquired", "Keep") != pair or kinds.count("Keep") > 1 for pair in pairwise(kinds))
     scene = elected(partitions=6)
     memory = scene.disks[0]
-    small = TermMachine(settings(0, size=1, partitions=2), memory, 0.0, rng=Random(7))
+    small = TermMachine(council_settings(0, size=1, partitions=2), memory, 0.0, rng=Random(7))
     kept = [
         effect.memory for _ in range(100) for effect in small.step(TICK, small.deadline) if isinstance(effect, Keep)
     ]
@@ -232,7 +195,7 @@ def test_a_member_that_closes_hands_over_at_once_without_trouble_and_cedes_nothi
 
 
 def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_last() -> None:
-    machine = TermMachine(settings(0), b"", 0.0, rng=Random(1))
+    machine = TermMachine(council_settings(0), b"", 0.0, rng=Random(1))
     heard: list[tuple[int, Message, list[int]]] = [
         (1, Heartbeat(4, 1), [0, 1, 2]),
         (1, Ceded(4, 2, None), [0, 1]),
@@ -250,28 +213,6 @@ def test_a_member_that_hears_of_several_leaders_at_once_tells_of_the_last_one_la
         ("leader.ceded", {"peer": "p1:1", "partitions": "0-1", "count": 2, "reason": "p1:1 ceded"}),
         ("leader.found", {"peer": "p1:1", "partitions": "0,2", "count": 2, "reason": f"partition 0: {found} 6"}),
     ] == told
-
-
-def test_a_peer_that_was_silent_for_two_heartbeats_is_still_an_heir_and_one_that_died_meanwhile_is_none() -> None:
-    """Partition 0 goes to 1 before it goes to 2. One or two datagrams may be lost."""
-    scene = settled()
-    scene.cut([1], [0, 2])
-    scene.advance(2 * BEAT)
-    scene.heal()
-    scene.step(0, Close())
-    scene.advance(BEAT / 2)
-    assert [1, 2] == [scene.led()[i][0] for i in (0, 3)]
-    scene = settled(policy="random", partitions=1)
-    leader, term = scene.led()[0]
-    scene.busy.add(leader)
-    dead, heir = (i for i in range(3) if i != leader)
-    scene.step(leader, Nominate(dead))
-    scene.advance(0.1)
-    scene.kill(dead)
-    scene.advance(1.0)
-    scene.step(leader, Released({0: term}))
-    scene.advance(BEAT / 2)
-    assert heir == scene.led()[0][0]
 
 
 def test_a_member_that_closes_keeps_what_it_leads_until_its_program_has_finished_and_passes_on_what_it_still_wins() -> (
@@ -305,23 +246,6 @@ def test_a_member_that_closes_keeps_what_it_leads_until_its_program_has_finished
     scene.advance(BEAT)
     assert 1 <= scene.members[0].transitions["follower", "ceded"]
     assert 2 == scene.led()[4][0]
-
-
-def test_at_random_a_leader_stays_until_an_operator_names_another_which_without_a_leader_stands_at_once() -> None:
-    scene = elected(policy="random", partitions=3)
-    before = scene.led()
-    scene.advance(5.0)
-    assert before == scene.led()
-    leader = before[1][0]
-    chosen, asked = (i for i in range(3) if i != leader)
-    scene.step(asked, Nominate(chosen, (1,)))  # It does not lead this partition, and passes the request on.
-    scene.advance(1.0)
-    assert chosen == scene.led()[1][0]
-    assert [] == scene.events(leader, Fenced)
-    scene = Scene()
-    scene.step(2, Nominate(2))
-    scene.advance(BEAT / 2)
-    assert {2} == {one.leader for one in scene.members[0].electors.values()}
 
 
 def test_an_operators_word_that_came_to_nothing_is_forgotten_and_what_it_brought_stays_until_it_is_rebalanced() -> None:
@@ -379,7 +303,7 @@ def test_nothing_is_given_to_a_named_peer_that_does_not_live_and_what_a_program_
 
 def test_members_of_different_beats_stay_with_their_leader_and_one_of_another_lease_is_not_listened_to() -> None:
     """A follower that counted only by its own beat would miss a leader that beats as slowly as its lease allows."""
-    scene = Scene(partitions=1)
+    scene = Council(partitions=1)
     for me, beat in ((0, LEASE / 3), (1, LEASE / 15), (2, LEASE / 15)):
         scene.begin(me, beat=beat)
     scene.await_leaders()
@@ -420,95 +344,13 @@ def test_a_word_for_a_peer_that_follows_or_for_one_that_does_not_vote_moves_noth
     assert [[], []] == [scene.members[0].step(Nominate(node), scene.now) for node in (-1, 4)]
 
 
-DRAIN = Prefer(dict.fromkeys(range(6), LEAST))
-
-
-@pytest.mark.parametrize("policy", ["priority", "random"])
-def test_a_drained_member_passes_everything_on_in_good_order_and_leads_while_no_other_can(policy: str) -> None:
-    scene = elected(policy=policy)  # A drain does not wait until others have proved steady.
-    leader = scene.led()[0][0]
-    scene.step(leader, DRAIN)
-    scene.advance(BEAT / 2)
-    assert (0, 6) == (scene.shares()[leader], len(scene.led()))
-    assert (True, frozenset(range(6))) == (scene.members[leader].drained, scene.members[leader].shed)
-    scene.advance(20.0)
-    assert 0 == scene.shares()[leader]
-    assert [] == scene.events(leader, Fenced)
-    if policy == "priority":
-        assert [0, 3, 3] == scene.shares()
-        scene.step(0, Prefer(None))
-        scene.advance(10.0)
-        assert ([2, 2, 2], frozenset()) == (scene.shares(), scene.members[0].shed)
-    scene = Scene(policy=policy, size=2, partitions=2)
-    scene.step(0, DRAIN)
-    scene.await_leaders()
-    scene.advance(5.0)
-    assert [0, 2] == scene.shares()
-    scene.step(1, DRAIN)  # Now both are drained, and still there must be a leader.
-    scene.advance(10.0)
-    assert [0, 2] == scene.shares()
-    scene.step(0, Prefer(None))
-    scene.advance(10.0)
-    assert [2, 0] == scene.shares()
-
-
-def test_a_drain_is_kept_at_once_over_a_restart_of_all_and_a_drained_member_keeps_what_an_operator_names() -> None:
-    scene = settled()
-    before = scene.disks[0]
-    scene.step(0, DRAIN)
-    scene.advance(DELAY / 2)  # No term has changed yet.
-    assert before != scene.disks[0]
-    scene.advance(5.0)
-    for me in range(3):
-        scene.kill(me)
-    for me in range(3):
-        scene.start(me)
-    scene.await_leaders()
-    scene.advance(10.0)
-    assert [0, 3, 3] == scene.shares()
-    scene.step(0, Prefer(None))
-    scene.advance(1.0)
-    scene.kill(0)
-    scene.start(0)
-    scene.advance(15.0)
-    assert [2, 2, 2] == scene.shares()
-    # Like a pin, in a group that has a ledger.
-    scene = elected()
-    scene.step(0, DRAIN)
-    scene.advance(5.0)
-    for me in range(3):
-        scene.step(me, Nominate(0, (4,)))
-    scene.advance(20.0)
-    assert [4] == [i for i, (me, _) in scene.led().items() if me == 0]
-    scene.step(0, DRAIN)
-    scene.advance(5.0)
-    scene.step(0, Prefer(None))
-    scene.advance(10.0)
-    assert [2, 2, 2] == scene.shares()
-
-
-def test_a_leader_that_was_paused_is_fenced_when_it_wakes_up_and_says_why() -> None:
-    scene = settled()
-    scene.step(0, Nominate(0, (1,)))
-    scene.advance(1.0)
-    scene.step(0, Nominate(1, (1,)))  # An older loss, for another reason.
-    scene.advance(1.0)
-    scene.pause(0)
-    scene.await_leaders()
-    scene.advance(1.0)
-    scene.resume(0)
-    scene.advance(0.1)
-    (fenced,) = scene.events(0, Fenced)
-    assert (2, "for a lease, too few of the peers supported it") == (len(fenced.terms), fenced.reason)
-
-
 def test_what_cannot_be_read_is_ignored_but_in_a_memory_and_one_of_an_older_release_is_read() -> None:
-    machine = TermMachine(settings(0), b"", 0.0, rng=Random(7))
+    machine = TermMachine(council_settings(0), b"", 0.0, rng=Random(7))
     impossible = msgspec.msgpack.encode([LEASE, False, [[["H", 1, 1], [9999, -1]]]])
     for body in (b"", b"\xc1", b"\x93\xcb", b"\x90", impossible):
         assert [] == machine.step(Heard(1, body), 0.01)
     with pytest.raises(LedgerUnusable, match="cannot be read"):
-        TermMachine(settings(0), b"\xc1", 0.0, rng=Random(7))
+        TermMachine(council_settings(0), b"\xc1", 0.0, rng=Random(7))
     older = started(msgspec.msgpack.encode([41, [0]]), 0.0, lease=1.0)
     assert ({41}, frozenset()) == ({one.term for one in older.electors.values()}, older.shed)
     yes, _ = heard(older, Proposal(42), 0.0, lease=1.0)
@@ -519,7 +361,7 @@ def test_what_cannot_be_read_is_ignored_but_in_a_memory_and_one_of_an_older_rele
 
 
 def started(memory: bytes, now: float, *, lease: float) -> TermMachine:
-    return TermMachine(settings(0, partitions=1, lease=lease), memory, now, rng=Random(7))
+    return TermMachine(council_settings(0, partitions=1, lease=lease), memory, now, rng=Random(7))
 
 
 def heard(machine: TermMachine, message: Message, now: float, *, lease: float) -> tuple[Support, list[bytes]]:
