@@ -15,23 +15,7 @@ from neli_router.core.keyspace import SLOTS_MAX, Layout
 from neli_router.protocols.induction import records as kinds
 from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
-from neli_router.protocols.induction.records import (
-    Beat,
-    Certify,
-    Drain,
-    Expire,
-    Genesis,
-    Handover,
-    Join,
-    Leave,
-    Load,
-    Pin,
-    Record,
-    Undrain,
-    Unpin,
-    Upgrade,
-    Weigh,
-)
+from neli_router.protocols.induction.records import Beat, Expire, Genesis, Handover, Join, Record
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import Guarantee
 
@@ -148,9 +132,11 @@ def parsed(
             return snapshot(by, state)
         case "handover":
             partition = fields["partition"]
-            return Handover(by=by, terms={partition: fields.get("term", state.terms[partition])})
+            return Handover(by=by, terms={partition: fields["term"] if "term" in fields else state.terms[partition]})
         case "load":
-            return Load(by=by, loads={fields["partition"]: float(fields["load"])})
+            return kinds.Load(by=by, loads={fields["partition"]: float(fields["load"])})
+        case "weigh":
+            return kinds.Weigh(by=by, name=fields["name"], weight=fields.get("weight"))
         case _:
             record: Record = getattr(kinds, kind.capitalize())(by=by, **fields)
             return record
@@ -242,24 +228,24 @@ def next_record(state: State, plot: Plot) -> Record | None:
             by, about = writer if third == 3 else owner, partition if third == 2 else place
             return Handover(by=by, terms={about: term})
         case "leave":
-            return Leave(by=writer, grace=float(other % 2))
+            return kinds.Leave(by=writer, grace=float(other % 2))
         case "certify":
             dead = seated[other % len(seated)] if seated and third else "abcdefgh"[one]
-            return Certify(by=writer, incarnation=dead)
+            return kinds.Certify(by=writer, incarnation=dead)
         case "drain":
-            return Drain(by=writer, name=name)
+            return kinds.Drain(by=writer, name=name)
         case "undrain":
-            return Undrain(by=writer, name=next(iter(state.drains), name))
+            return kinds.Undrain(by=writer, name=next(iter(state.drains), name))
         case "pin":
-            return Pin(by=writer, partition=partition, name=name)
+            return kinds.Pin(by=writer, partition=partition, name=name)
         case "unpin":
-            return Unpin(by=writer, partition=partition)
+            return kinds.Unpin(by=writer, partition=partition)
         case "weigh":
-            return Weigh(by=writer, name=name, weight=third or None)
+            return kinds.Weigh(by=writer, name=name, weight=third or None)
         case "load":
-            return Load(by=writer, loads={partition: float(one), one: float(third)})
+            return kinds.Load(by=writer, loads={partition: float(one), one: float(third)})
         case "upgrade":
-            return Upgrade(by=writer, version=2 + third)
+            return kinds.Upgrade(by=writer, version=2 + third)
         case "snapshot" if state.genesis is not None:
             return snapshot(writer, state)
         case "genesis":

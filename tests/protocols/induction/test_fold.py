@@ -3,7 +3,9 @@
 `aab.` are owners or targets of partitions 0 to 3, `a@1003` is an owner under a term; see tests/support/records.py.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,20 +32,18 @@ from neli_router.protocols.induction.records import (
     Drain,
     Expire,
     Handover,
-    Join,
     Leave,
     Load,
     Pin,
     Record,
     Snapshot,
-    Undrain,
-    Unpin,
     Upgrade,
     Weigh,
     decode,
     encode,
 )
 from neli_router.protocols.induction.snapshots import restore, snapshot
+from tests.protocols.rules import Rule, rules_in
 from tests.support.records import (
     BASE,
     LAYOUT,
@@ -56,6 +56,7 @@ from tests.support.records import (
     handed_over,
     join,
     owners,
+    parsed,
     plots,
     story,
     table,
@@ -69,16 +70,12 @@ def give(partition: int, *, by: str = "a", term: int = 1001) -> Handover:
     return Handover(by=by, terms={partition: term})
 
 
-def pin(partition: int, name: str, *, by: str = "op") -> Pin:
-    return Pin(by=by, partition=partition, name=name)
-
-
 def drain(name: str, *, by: str = "op") -> Drain:
     return Drain(by=by, name=name)
 
 
-def weigh(name: str, weight: int | None, *, by: str = "op") -> Weigh:
-    return Weigh(by=by, name=name, weight=weight)
+def weigh(name: str, weight: int) -> Weigh:
+    return Weigh(by="op", name=name, weight=weight)
 
 
 def certify(incarnation: str, by: str = "witness of x") -> Certify:
@@ -94,137 +91,67 @@ SHARED = founded(*PAIR)
 WISHED = folded(Load(by="op", loads={0: 100.0, 2: 1.0}), drain("y"), state=SHARED)
 
 
+PATIENT = [replace(join(q, versions=(2, 3)), v=2, grace=9.0) for q in "abc"]
+TRIO = handed_over(folded(genesis(version=3), *PATIENT))
+"""Each of the three owns something, and is granted a grace."""
+STATES = {
+    "NOTHING": State(),
+    "EMPTY": founded(),
+    "ONE": ONE,
+    "TWO": TWO,
+    "SHARED": SHARED,
+    "WISHED": WISHED,
+    "BATCHES": folded(genesis(version=3)),
+    "TRIO": TRIO,
+}
+
+
 def unchanged_by(state: State, record: Record | None) -> bool:
     """Whether `record` takes its offset and does nothing else."""
-    return folded(record, state=state) == replace(state, at=state.at + 1)
+    after = folded(record, state=state)
+    return after == replace(state, at=state.at + 1) and after.targets is state.targets
 
 
-VOID: dict[str, tuple[State, Record | None]] = {
-    "a second genesis": (ONE, genesis("b", layout=Layout(slots=99, partitions=9), lease=1.0)),
-    "undecodable bytes": (SHARED, None),
-    "undecodable bytes before the genesis": (State(), None),
-    "a snapshot": (SHARED, snapshot("a", founded(join("z")))),
-    # Before the genesis
-    "a beat before the genesis": (State(), beat("a")),
-    "a certificate before the genesis": (State(), certify("a")),
-    # Beat
-    "the beat of a stranger": (ONE, beat("b")),
-    "a beat in flight when its writer departed": (folded(expire("a", "b", 2), state=TWO), beat("b")),
-    # Join
-    "a second join of one incarnation": (TWO, join("a", "other", at=3)),
-    "a join of one that left": (folded(Leave(by="b"), state=TWO), join("b", "new name", at=4)),
-    "a join of one that was expired": (folded(expire("a", "b", 2), state=TWO), join("b", "new name", at=4)),
-    "a join of one that was replaced": (folded(join("c", "b", at=3), state=TWO), join("b", "new name", at=4)),
-    # The two have different writers, so a Join may be overtaken. It does not end the member with its name, either.
-    "a join after its writer's certificate": (founded(join("b"), certify("a")), join("a", at=3)),
-    "a join after its certificate, by another name": (founded(join("b"), certify("a")), join("a", "b", at=3)),
-    # Expire
-    "the accusation by a stranger": (TWO, expire("c", "b", 2)),
-    "the accusation of a stranger": (ONE, expire("a", "b", 0)),
-    "the accusation by one that departed": (folded(join("c"), Leave(by="c"), state=TWO), expire("c", "b", 2)),
-    "the second accusation": (folded(join("c"), expire("a", "b", 2), state=TWO), expire("c", "b", 2)),
-    **{
-        f"a stale suspicion, of {last_beat}": (folded(beat("b"), state=TWO), expire("a", "b", last_beat))
-        for last_beat in (0, 2, 4, 5, 99)
-    },
-    # Leave and Certify
-    "the leave of a stranger": (SHARED, Leave(by="c")),
-    "a certificate of one that left": (founded(join("a"), Leave(by="a")), certify("a")),
-    "a certificate of one that was expired": (folded(expire("b", "a", 1), state=TWO), certify("a")),
-    "a certificate of one that was replaced": (founded(join("a", "x"), join("b", "x", at=2)), certify("a")),
-    "a second certificate": (founded(join("a"), certify("a")), certify("a")),
-    "a second certificate, before a join": (founded(certify("a")), certify("a")),
-    "a certificate of a former self": (founded(join("a0", "x"), join("a1", "x", at=2)), certify("a0")),
-    # Handover
-    "a handover by its target": (TWO, give(3, by="b")),
-    "a handover by a stranger": (TWO, give(3, by="c")),
-    "a handover of an older term": (TWO, give(3, term=1000)),
-    "a handover of a term to come": (TWO, give(3, term=1002)),
-    "a handover of no partition": (TWO, give(4)),
-    "a handover that comes twice": (folded(give(3), state=TWO), give(3)),
-    "a handover by one that departed": (folded(Leave(by="a"), state=TWO), give(0)),
-    "a handover of a partition without an owner": (founded(), give(0, term=0)),
-    # Wishes
-    "a pin of no partition": (SHARED, pin(4, "b")),
-    "a load of no partition": (SHARED, Load(by="a", loads={4: 1.0})),
-    "no load where there is none": (SHARED, Load(by="a", loads={0: 0.0})),
-    "an empty load": (SHARED, Load(by="a", loads={})),
-    **{
-        f"a {type(wish).__name__} said twice": (folded(wish, state=TWO), wish)
-        for wish in (drain("b"), pin(0, "b"), weigh("b", 2), Load(by="c", loads={0: 1.0}))
-    },
-    "taking back the drain of a member that has none": (WISHED, Undrain(by="op", name="a")),
-    "taking back a drain that is not there": (WISHED, Undrain(by="op", name="x")),
-    "taking back a weight that was not set": (WISHED, weigh("a", None)),
-    "taking back a pin that there is not": (WISHED, Unpin(by="op", partition=0)),
-}
+def played(lines: list[str]) -> Iterator[str]:
+    """A line has the name of a state to start from, unless it goes on from the line before, and the next records. The
+    answer is what the last of them changed.
+    """
+    state = State()
+    for line in lines:
+        asked = line.partition(" ->")[0]
+        if not asked or asked.startswith("#"):
+            yield line
+            continue
+        *words, last = asked.split()
+        if words and words[0] in STATES:
+            state = STATES[words.pop(0)]
+        for word in words:
+            state = folded(parsed(word, state), state=state)
+        record = None if last == "junk" else parsed(last, state)
+        before, state = state, folded(record, state=state)
+        yield f"{asked} -> {'void' if unchanged_by(before, record) else meaning(before, state)}"
 
 
-@pytest.mark.parametrize("name", VOID)
-def test_it_is_void(name: str) -> None:
-    state, record = VOID[name]
-    assert unchanged_by(state, record)
-    assert state.targets is folded(record, state=state).targets, "they are not computed again"
+def meaning(before: State, after: State) -> str:
+    """The table, whether targets were computed again, and the other facts that there are."""
+    targeted = "targets stay" if after.targets is before.targets else f"targets {targets(after)}"
+    kinds = ((name, getattr(after, name)) for name in ("away", "clear", "drains", "pins", "weights", "loads"))
+    told = (" ".join([name, *(f"{key}={value}" for key, value in facts.items())]) for name, facts in kinds if facts)
+    return ", ".join([table(after), targeted, *told])
 
 
-TABLES: dict[str, tuple[State, str]] = {
-    "the first member owns everything from its join on": (ONE, "a@1001 a@1001 a@1001 a@1001"),
-    "who joins again keeps what it had": (founded(*PAIR, join("c", "a", at=5)), "c@1005 b@1003 c@1005 b@1004"),
-    # The older b was going to get two of a's four; the newer gets the same target, and still waits for a's Handovers.
-    "who joins again takes nothing from another": (
-        folded(join("c", "b", at=3), state=TWO),
-        "a@1001 a@1001 a@1001 a@1001",
-    ),
-    "an expiry gives in that very record": (founded(*PAIR, expire("a", "b", 2)), "a@1001 a@1005 a@1001 a@1005"),
-    "the last departs, and nothing has an owner": (
-        folded(expire("a", "a", 1), state=ONE),
-        "-@1001 -@1001 -@1001 -@1001",
-    ),
-    "a leave gives in that very record": (founded(*PAIR, Leave(by="a")), "b@1005 b@1003 b@1005 b@1004"),
-    "the target owns from the handover on": (folded(give(3), state=TWO), "a@1001 a@1001 a@1001 b@1003"),
-    # It crossed a change of target.
-    "a handover without a target is a new term": (
-        folded(Leave(by="b"), give(3), state=TWO),
-        "a@1001 a@1001 a@1001 a@1004",
-    ),
-}
+RULES = Path(__file__).parent / "rules"
 
 
-@pytest.mark.parametrize("rule", TABLES)
-def test_owners_and_terms(rule: str) -> None:
-    state, expected = TABLES[rule]
-    assert expected == table(state)
+@pytest.mark.parametrize("rule", rules_in(RULES / "void.txt"))
+def test_it_is_void(rule: Rule, pytestconfig: pytest.Config) -> None:
+    rule.require(played, pytestconfig)
+    assert rule.text.rstrip().endswith("-> void")
 
 
-TARGETS: dict[str, tuple[State, str, str]] = {
-    "when the last member is gone": (founded(join("a"), expire("a", "a", 1)), "....", "...."),
-    "a newcomer is to get its part": (TWO, "aaaa", "abab"),
-    # The older a had everything and was going to give every other partition to b. Now b's part has no owner, so b gets
-    # it immediately.
-    "who joins again keeps what its older self was to keep": (folded(join("c", "a", at=3), state=TWO), "cbcb", "cbcb"),
-    "a drained member keeps what it has until its handovers": (folded(drain("a"), state=SHARED), "abab", "bbbb"),
-    "a drain is taken back": (folded(drain("a"), Undrain(by="b", name="a"), state=SHARED), "abab", "abab"),
-    "a drain meets a later member of that name": (founded(join("a"), drain("x"), join("b", "x")), "aaaa", "aaaa"),
-    "the wish of a stranger counts": (folded(drain("a", by="z"), state=SHARED), "abab", "bbbb"),  # Like an operator's.
-    "a pinned partition is to belong to its name": (folded(pin(0, "b"), state=SHARED), "abab", "bbaa"),
-    "a pin waits for its name": (founded(join("a"), pin(1, "x")), "aaaa", "aaaa"),
-    "a pin meets a later member of that name": (founded(join("a"), pin(1, "x"), join("b", "x")), "aaaa", "abba"),
-    "a pin is taken back": (folded(pin(0, "b"), Unpin(by="a", partition=0), state=SHARED), "abab", "abab"),
-    "a weight by name outranks what a member says of itself": (folded(weigh("b", 3), state=TWO), "aaaa", "abbb"),
-    "a weight waits for its name": (founded(join("a"), weigh("b", 0), join("b", weight=5)), "aaaa", "aaaa"),
-    "a weight is taken back": (folded(weigh("b", 3), weigh("b", None), state=TWO), "aaaa", "abab"),
-    "the two hottest are parted": (
-        folded(Load(by="a", loads={0: 9.0, 2: 9.0, 1: 1, 3: 1}), state=SHARED),
-        "abab",
-        "aabb",
-    ),
-}
-
-
-@pytest.mark.parametrize("rule", TARGETS)
-def test_targets(rule: str) -> None:
-    state, owned, wanted = TARGETS[rule]
-    assert (owned, wanted) == (owners(state), targets(state))
+@pytest.mark.parametrize("rule", rules_in(RULES / "fold.txt"))
+def test_owners_and_targets(rule: Rule, pytestconfig: pytest.Config) -> None:
+    rule.require(played, pytestconfig)
 
 
 # Genesis and Beat
@@ -233,10 +160,20 @@ def test_targets(rule: str) -> None:
 def test_the_genesis_sets_what_never_changes_while_the_ledger_lives_and_what_stands_before_it_is_void() -> None:
     state = folded(None, genesis(layout=Layout(slots=8, partitions=3)))
     assert (genesis(layout=Layout(slots=8, partitions=3)), 1, 2) == (state.genesis, state.genesis_at, state.version)
-    before = (join("a"), beat("a"), drain("a"), pin(0, "a"), Upgrade(by="a", version=1))
+    before = (join("a"), beat("a"), drain("a"), Pin(by="a", partition=0, name="a"), Upgrade(by="a", version=1))
     state = folded(*before, genesis())
     assert replace(folded(genesis()), at=6, genesis_at=5) == replace(state, digest=folded(genesis()).digest)
     assert difference(State(), state) == state.digest
+
+
+def test_neither_a_snapshot_of_another_state_nor_an_empty_load_means_anything() -> None:
+    assert unchanged_by(SHARED, snapshot("a", founded(join("z"))))
+    assert unchanged_by(SHARED, Load(by="a", loads={}))
+
+
+def test_the_two_hottest_partitions_are_parted() -> None:
+    state = folded(Load(by="a", loads={0: 9.0, 2: 9.0, 1: 1, 3: 1}), state=SHARED)
+    assert ("abab", "aabb") == (owners(state), targets(state))
 
 
 def test_no_state_keeps_the_ext_of_a_genesis() -> None:
@@ -326,25 +263,6 @@ def test_a_certificate_is_a_leave_on_behalf_of_the_dead(by: str) -> None:
 
 
 # Wishes
-
-
-def test_wishes_are_kept_until_replaced_or_taken_back_make_new_targets_and_take_nothing_from_anybody() -> None:
-    state = founded(drain("y"), drain("x"), drain("y"), pin(1, "x"), pin(1, "y"), pin(2, "y"))
-    assert ([("y", 1), ("x", 2)], {1: "y", 2: "y"}) == (list(state.drains.items()), state.pins)
-    state = folded(Undrain(by="a", name="y"), Unpin(by="a", partition=1), weigh("x", 3), weigh("x", None), state=state)
-    assert ({"x": 2}, {2: "y"}, {}) == (state.drains, state.pins, state.weights)
-    state = founded(join("a"), drain("a"), pin(0, "a"), weigh("a", 7), Leave(by="a"))
-    assert ({"a": 2}, {0: "a"}, {"a": 7}) == (state.drains, state.pins, state.weights)
-    state = founded(Load(by="a", loads={0: 5.0, 1: 2.0}), Load(by="a", loads={1: 0.0, 2: 7.0}))
-    assert {0: 5.0, 2: 7.0} == state.loads, "zero forgets a load"
-    for record in (drain("x"), weigh("x", 3), pin(0, "x")):  # No member has this name.
-        after = folded(record, state=SHARED)
-        assert not unchanged_by(SHARED, record)
-        assert after.targets is SHARED.targets
-    for change in (join("c"), drain("b"), pin(0, "b")):
-        after = folded(change, state=SHARED)
-        assert SHARED.targets != after.targets
-        assert table(SHARED) == table(after)
 
 
 def test_beyond_a_bound_of_drains_the_oldest_of_a_stranger_makes_room_or_the_newest_does_if_all_are_of_members() -> (
@@ -441,63 +359,6 @@ def test_what_older_members_cannot_read_is_void_until_the_version_that_all_membe
     assert not unchanged_by(replace(SHARED, version=3), written[record])
 
 
-# Grace
-
-
-def patient(incarnation: str, name: str = "") -> Join:
-    return replace(join(incarnation, name, versions=(2, 3)), v=2, grace=9.0)
-
-
-TRIO = handed_over(folded(genesis(version=3), *(patient(q, q) for q in "abc"), state=State()))
-"""Each of the three owns something, and is granted a grace."""
-
-
-def go_away(how: str, state: State) -> State:
-    """The state after b went away."""
-    records: dict[str, Record] = {
-        "leave": Leave(by="b", grace=9.0),
-        "expire": Expire(by="a", v=2, last_beats={"b": state.last_beats["b"]}),
-        "certify": certify("b"),
-    }
-    return folded(records[how], state=state)
-
-
-@pytest.mark.parametrize("how", ["leave", "expire", "certify"])
-def test_who_goes_away_keeps_its_partitions_and_gets_them_back_in_the_join_of_its_name(how: str) -> None:
-    gone = go_away(how, TRIO)
-    assert ({"b": 9.0}, TRIO.owners, TRIO.terms) == (gone.away, gone.owners, gone.terms)
-    assert not gone.is_member("b")
-    words = (beat("b"), give(gone.owners.index("b"), by="b", term=gone.terms[gone.owners.index("b")]))
-    for void in (*words, expire("b", "a", gone.last_beats["a"]), certify("b"), Leave(by="b"), Leave(by="b", grace=5.0)):
-        assert unchanged_by(gone, void), void
-    back = folded(replace(patient("d", "b"), at=gone.at), state=gone)
-    assert tuple("d" if owner == "b" else owner for owner in TRIO.owners) == back.owners
-    assert ({}, ["a", "c", "d"]) == (back.away, sorted(back.seats))
-    assert all(
-        (term > TRIO.base + gone.at - 1) == (owner == "d") for owner, term in zip(back.owners, back.terms, strict=True)
-    )
-
-
-def test_a_grace_ends_with_an_expire_that_names_the_record_by_which_it_began() -> None:
-    gone = go_away("leave", TRIO)
-    assert unchanged_by(gone, expire("a", "b", TRIO.last_beats["b"])), "it is not the Beat before"
-    over = folded(expire("a", "b", gone.at - 1), state=gone)
-    assert ({"a", "c"}, {"a", "c"}, {}) == (set(over.seats), set(over.owners), over.away)
-    assert over.owners == over.targets
-
-
-def test_others_get_nothing_of_what_is_kept_and_give_nothing_to_one_that_is_away() -> None:
-    gone = go_away("leave", TRIO)
-    joined = folded(patient("d", "d"), Leave(by="c"), state=gone)
-    kept = [i for i, owner in enumerate(TRIO.owners) if owner == "b"]
-    assert kept == [i for i, owner in enumerate(joined.owners) if owner == "b"]
-    assert kept == [i for i, target in enumerate(joined.targets) if target == "b"]
-    # a is to give to b, which goes away first.
-    promised = folded(genesis(version=3), patient("a", "a"), patient("b", "b"), state=State())
-    owed = promised.targets.index("b")
-    assert "a" == go_away("leave", promised).targets[owed], "the target is another one from then on"
-
-
 def test_what_was_on_its_way_goes_there_when_its_owner_goes_away() -> None:
     state = folded(drain("c"), state=TRIO)
     state = replace(state, drains={})  # c owes all that it has, and is not drained any more.
@@ -506,32 +367,6 @@ def test_what_was_on_its_way_goes_there_when_its_owner_goes_away() -> None:
     assert owed
     assert [state.targets[i] for i in owed] == [gone.owners[i] for i in owed]
     assert {gone.base + gone.at - 1} == {gone.terms[i] for i in owed}
-
-
-def test_a_drained_member_one_without_a_grace_and_any_in_an_older_group_depart_for_good() -> None:
-    assert {} == folded(drain("b"), Leave(by="b", grace=9.0), state=TRIO).away
-    assert {} == folded(Leave(by="b"), state=TRIO).away
-    assert {} == folded(Leave(by="b", grace=9.0), state=SHARED).away
-    plain = folded(join("d", "d", versions=(2, 3)), certify("d"), state=TRIO)
-    assert "d" not in plain.seats
-
-
-def test_a_drain_ends_the_grace_of_one_that_is_away() -> None:
-    gone = go_away("leave", TRIO)
-    drained = folded(drain("b"), state=gone)
-    assert ({"a", "c"}, {"a", "c"}, {}) == (set(drained.seats), set(drained.owners), drained.away)
-    assert gone.away == folded(drain("a"), state=gone).away
-
-
-def test_what_is_clear_is_said_in_a_beat_and_stays_until_the_member_departs_or_is_expired() -> None:
-    said = replace(beat("b"), v=2, clear=4)
-    told = folded(said, state=TRIO)
-    assert {"b": 4} == told.clear
-    assert {"b": 4} == folded(replace(said, clear=3), beat("b"), state=told).clear, "less says nothing new"
-    assert {"b": told.at} == folded(replace(said, clear=told.at + 9), state=told).clear, "nobody knows what comes"
-    assert [{"b": 4}, {}, {"b": 4}] == [go_away(how, told).clear for how in ("leave", "expire", "certify")]
-    assert {} == folded(drain("b"), state=go_away("leave", told)).clear
-    assert {} == folded(replace(patient("d", "b"), at=told.at), state=told).clear
 
 
 # Zones and standbys
