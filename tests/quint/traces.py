@@ -24,27 +24,11 @@ from neli_router.lab.sim.induction.options import RunOptions, Weather
 from neli_router.lab.sim.induction.process import Process
 from neli_router.lab.sim.seed import assemble
 from neli_router.lab.sim.world import Violation, World
+from neli_router.protocols.induction import records as kinds
 from neli_router.protocols.induction.events import Append, Effect, Input
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.machine import InductionMachine, Phase
-from neli_router.protocols.induction.records import (
-    Beat,
-    Certify,
-    Drain,
-    Expire,
-    Genesis,
-    Handover,
-    Join,
-    Leave,
-    Load,
-    Pin,
-    Record,
-    Undrain,
-    Unpin,
-    Weigh,
-    decode,
-    is_known,
-)
+from neli_router.protocols.induction.records import Genesis, Handover, Leave, Record, decode, is_known
 from neli_router.protocols.induction.tenure import Linger
 from neli_router.protocols.protocol import wait_for
 
@@ -154,9 +138,8 @@ class _RecordedGroup(groups.SimulatedGroup):
             self._follow(process, self._acts[process][0])
 
     def _on_append(self, offset: int, payload: bytes, who: str) -> None:
-        for process in list(
-            self._acts
-        ):  # A lease may end at the very moment at which a witness writes its certificate.
+        # A lease may end at the very moment at which a witness writes its certificate.
+        for process in list(self._acts):
             self._look(process, self.acting.claims.get(process, NOTHING), only_ends=True)
         before, record = self.referee.state, decode(payload)
         try:
@@ -233,31 +216,31 @@ def _record(record: Record | None, state: State, *, forged: bool) -> Any:
     match record:
         case Genesis():
             return _variant("Genesis", {"base": _int(record.base), "partitions": _int(record.layout.partitions)})
-        case Join(by) if record.versions[0] <= version <= record.versions[1]:
+        case kinds.Join(by) if record.versions[0] <= version <= record.versions[1]:
             numbers = {"at": _int(record.at), "floor": _int(record.floor)}
             grace = record.grace is not UNSET and record.grace > 0
             return _variant("Join", {"by": by, "name": record.name, **numbers, "grace": grace})
-        case Beat(by):
+        case kinds.Beat(by):
             clear = _int(0 if record.clear is UNSET else record.clear)
             return _variant("Beat", {"by": by, "sentAt": _time(record.sent_at), "clear": clear, "forged": forged})
-        case Expire(by):
+        case kinds.Expire(by):
             last_beats = [_tuple(q, _int(offset)) for q, offset in record.last_beats.items()]
             return _variant("Expire", {"by": by, "lastBeats": _set(last_beats)})
-        case Certify():
+        case kinds.Certify():
             return _variant("Certify", record.incarnation)
         case Handover(by):
             return _variant("Handover", {"by": by, "terms": _ints(record.terms)})
         case Leave(by):
             return _variant("Leave", {"by": by, "grace": record.grace > 0})
-        case Drain():
+        case kinds.Drain():
             return _variant("Drain", record.name)
-        case Undrain():
+        case kinds.Undrain():
             return _variant("Undrain", record.name)
-        case Pin():
+        case kinds.Pin():
             return _variant("Pin", _tuple(_int(record.partition), record.name))
-        case Unpin():
+        case kinds.Unpin():
             return _variant("Unpin", _int(record.partition))
-        case Weigh() | Load():
+        case kinds.Weigh() | kinds.Load():
             return _variant("Weigh", record.by)
         case _:
             return void

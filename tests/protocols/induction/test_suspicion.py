@@ -219,6 +219,3 @@ def test_the_deadline_is_a_repetition_a_silence_or_ones_turn_and_a_look_that_kno
     assert Look([], inf, is_too_old=True) == suspicion.look(heard, heard, as_of=29.75, now=30.25, at_tip=True)
     assert Look([], inf) == suspicion.look(heard, heard, as_of=29.75, now=30.5, at_tip=True)
     assert Look(["q"], 35.0) == suspicion.look(heard, heard, as_of=30.0, now=30.5, at_tip=True)
-
-
-# Old data
