@@ -9,31 +9,17 @@ import jsonschema
 import msgspec
 import pytest
 
-from neli_router import agent as agent_client
-from neli_router.agent import wire
+from neli_router.agent import Client, wire
 from neli_router.agent.openapi import ENDPOINTS
 from neli_router.agent.server.progress import KEPT, TABLES_MAX
-from neli_router.agent.wire import (
-    KEY_MAX,
-    HistoryView,
-    LeaderView,
-    LeaseView,
-    LoadView,
-    MembersView,
-    MovesView,
-    OwnersView,
-    OwnerView,
-    StatusView,
-    TableView,
-)
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.member.member import Member
-from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, configured, running
+from tests.support.agents.running import DRAIN, PARTITIONS, PATIENCE, STEADY, Running, configured, running
 
 LAYOUT = Layout(partitions=PARTITIONS)
-KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * KEY_MAX]
+KEYS = ["customer-7", "", "a b+c%&=#/?", "line\nline\r\n", "\0", "käse", "\N{PILE OF POO}", "{a}b", "x" * wire.KEY_MAX]
 
 View = TypeVar("View")
 
@@ -73,15 +59,14 @@ def test_the_document_describes_each_path_its_parameters_and_its_answers(agent: 
 
 def test_any_text_and_any_bytes_are_a_key_and_a_number_is_a_partition(agent: Running) -> None:
     for key in KEYS:
-        found = get(agent, "owner", OwnerView, key=key)
+        found = get(agent, "owner", wire.OwnerView, key=key)
         assert ("a", LAYOUT.slot(key), LAYOUT.partition(key)) == (found.name, found.slot, found.partition)
-        assert found.term > 0
-        assert 0 <= found.age < 10
-    for raw in (b"", b"\xff\xfe", b"customer-7", bytes(range(256)), b"\x00" * KEY_MAX):
+        assert (True, True) == (found.term > 0, 0 <= found.age < 10)
+    for raw in (b"", b"\xff\xfe", b"customer-7", bytes(range(256)), b"\x00" * wire.KEY_MAX):
         text = base64.urlsafe_b64encode(raw).decode()
         for spelled in (text, text.rstrip("=")):
-            assert LAYOUT.slot(raw) == get(agent, "owner", OwnerView, key64=spelled).slot
-    found = get(agent, "owner", OwnerView, partition="3")
+            assert LAYOUT.slot(raw) == get(agent, "owner", wire.OwnerView, key64=spelled).slot
+    found = get(agent, "owner", wire.OwnerView, partition="3")
     assert ("a", None, 3) == (found.name, found.slot, found.partition)
 
 
@@ -95,10 +80,10 @@ def test_any_text_and_any_bytes_are_a_key_and_a_number_is_a_partition(agent: Run
         ("owner?key64=Secret!", "BadKey", ""),
         ("owner?key64=S", "BadKey", ""),
         ("owner?key64=%E2%82%AC", "BadKey", ""),
-        (f"owner?key=Secret{'x' * KEY_MAX}", "BadKey", ""),
-        (f"owner?key64={'A' * (2 * KEY_MAX)}", "BadKey", ""),
+        (f"owner?key=Secret{'x' * wire.KEY_MAX}", "BadKey", ""),
+        (f"owner?key64={'A' * (2 * wire.KEY_MAX)}", "BadKey", ""),
         ("owner?partition=1111111111111111111", "BadKey", ""),
-        (f"owner?partition=Secret{'x' * KEY_MAX}", "BadKey", ""),
+        (f"owner?partition=Secret{'x' * wire.KEY_MAX}", "BadKey", ""),
         ("owner?ky=Secret", "BadRequest", "did you mean key?"),
         ("owner?key=Secret&key=Secret", "BadRequest", "POST /v1/owners"),
         ("owner?Secret", "BadRequest", "encode each value"),
@@ -108,9 +93,7 @@ def test_any_text_and_any_bytes_are_a_key_and_a_number_is_a_partition(agent: Run
         ("moves?limit=MrSecret", "BadRequest", ""),
     ],
 )
-def test_what_is_no_key_and_a_query_that_makes_no_sense_are_refused_and_not_repeated(
-    agent: Running, query: str, kind: str, hint: str
-) -> None:
+def test_a_query_without_sense_is_refused_and_not_repeated(agent: Running, query: str, kind: str, hint: str) -> None:
     with agent.client() as client:
         found = refused(client.get(f"/v1/{query}"))
     assert (kind, True, True) == (found.kind, found.remedy != "", hint in found.remedy)
@@ -120,7 +103,7 @@ def test_many_keys_have_their_owners_in_their_order(agent: Running) -> None:
     raw = [b"\xff", b"customer-7"]
     body: dict[str, list[str]] = {"keys": KEYS * 100, "keys64": [base64.urlsafe_b64encode(key).decode() for key in raw]}
     with agent.client() as client:
-        found = msgspec.json.decode(client.post("/v1/owners", json=body).content, type=OwnersView)
+        found = msgspec.json.decode(client.post("/v1/owners", json=body).content, type=wire.OwnersView)
         assert "TooLarge" == refused(client.post("/v1/owners", json={"keys": [""] * 70_001})).kind
     asked: list[str | bytes] = [*KEYS * 100, *raw]
     assert [LAYOUT.slot(key) for key in asked] == [owner.slot for owner in found.owners]
@@ -150,22 +133,21 @@ def test_a_body_that_is_not_what_was_asked_for_is_refused(agent: Running, body: 
 
 def test_one_question_says_who_leads_what_and_whether_this_member_may_act(agent: Running) -> None:
     for asked in ({"partition": "3"}, {"key": "nightly"}):
-        found, owner = get(agent, "leader", LeaderView, **asked), get(agent, "owner", OwnerView, **asked)
+        found, owner = get(agent, "leader", wire.LeaderView, **asked), get(agent, "owner", wire.OwnerView, **asked)
         assert ("a", True, LAYOUT, None) == (found.member, found.may_act, found.layout, found.refusal)
         assert (found.owner and (found.owner.partition, found.owner.term)) == (owner.partition, owner.term)
     counted = agent.agent.traffic.lookups.total()
-    found = get(agent, "leader", LeaderView)  # Only about this member and the layout, and so no look-up.
+    found = get(agent, "leader", wire.LeaderView)  # Only about this member and the layout, and so no look-up.
     assert ("a", False, LAYOUT, None, None) == (found.member, found.may_act, found.layout, found.owner, found.refusal)
-    assert found.group == get(agent, "table", TableView).address
+    assert found.group == get(agent, "table", wire.TableView).address
     assert counted == agent.agent.traffic.lookups.total()
 
 
 def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(agent: Running) -> None:
-    found = get(agent, "lease", LeaseView, key="nightly")
+    found = get(agent, "lease", wire.LeaseView, key="nightly")
     assert (True, "a", LAYOUT.partition("nightly")) == (found.leads, found.member, found.partition)
-    assert 0 < found.remaining <= STEADY
-    assert DRAIN == found.drain_timeout
-    assert get(agent, "leadership", LeaseView, partition="3", timeout="0").leads
+    assert (True, DRAIN) == (0 < found.remaining <= STEADY, found.drain_timeout)
+    assert get(agent, "leadership", wire.LeaseView, partition="3", timeout="0").leads
     # A lease belongs to one role, and a timeout is a number of seconds.
     with agent.client() as client:
         for query in ("", "key=1&partition=2", "role=1"):
@@ -175,11 +157,9 @@ def test_a_lease_says_how_long_it_holds_and_is_not_waited_for_where_it_is_led(ag
             assert ("BadRequest", "timeout was to be a number from 0 to 3600") == (refusal.kind, refusal.wanted)
 
 
-def test_table_members_and_status_fit_together_and_the_history_says_who_joined_and_what_went_where(
-    agent: Running,
-) -> None:
-    table, status = get(agent, "table", TableView), get(agent, "status", StatusView)
-    (member,) = get(agent, "members", MembersView).members
+def test_table_members_status_and_history_tell_the_same_story(agent: Running) -> None:
+    table, status = get(agent, "table", wire.TableView), get(agent, "status", wire.StatusView)
+    (member,) = get(agent, "members", wire.MembersView).members
     assert [0] * PARTITIONS == [partition.owner for partition in table.partitions]
     assert ("a", PARTITIONS, 1, False) == (member.name, member.partitions, member.weight, member.drained)
     assert member.lease_left is None or 0 <= member.lease_left <= STEADY
@@ -187,15 +167,15 @@ def test_table_members_and_status_fit_together_and_the_history_says_who_joined_a
     assert ("a", "exclusive", STEADY, "member", PARTITIONS, "") == found
     assert (PARTITIONS, 1) == (len(status.table.partitions), len(status.members))
     assert status.history
-    move = get(agent, "moves", MovesView).moves[0]
+    move = get(agent, "moves", wire.MovesView).moves[0]
     assert (list(range(PARTITIONS)), None, "a") == (move.partitions, move.source, move.target)
     assert ("join", "a") == (move.cause, move.by)
-    (event,) = [event for event in get(agent, "history", HistoryView).events if event.cause == "join"]
+    (event,) = [event for event in get(agent, "history", wire.HistoryView).events if event.cause == "join"]
     assert ("a", "a", event.offset) == (event.member, event.by, event.last)
     assert [(None, "a", PARTITIONS)] == [(moved.source, moved.target, moved.number) for moved in event.moved]
     assert list(range(PARTITIONS)) == event.moved[0].partitions
-    assert [] == get(agent, "moves", MovesView, limit="0").moves
-    assert [] == get(agent, "history", HistoryView, limit="0").events
+    assert [] == get(agent, "moves", wire.MovesView, limit="0").moves
+    assert [] == get(agent, "history", wire.HistoryView, limit="0").events
 
 
 def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp_path: Path) -> None:
@@ -213,23 +193,20 @@ def test_events_are_streamed_as_they_come_and_once_more_when_they_have_grown(tmp
 
 
 def test_wishes_are_previewed_then_granted_and_pins_and_weights_are_shown_where_they_count(agent: Running) -> None:
-    with agent.client() as client:
-        seen = client.post("/v1/drain", json={"name": "a", "preview": True}).json()
-        assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
-        done = client.post("/v1/drain", json={"name": "a"}).json()
-        assert [True] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
+    with Client(agent.options.socket, timeout=PATIENCE) as client:
+        seen = client.drain("a", preview=True)
+        assert not client.members().members[0].drained
+        done = client.drain("a")
+        assert client.members().members[0].drained
         for name in ("a", "long-gone"):  # The group need not know a name to forget it.
-            assert 200 == client.post("/v1/undrain", json={"name": name}).status_code
-        assert [False] == [member["drained"] for member in client.get("/v1/members").json()["members"]]
-        assert (False, True, True) == (seen["done"], done["done"], seen["moves"] == done["moves"])
-        assert 200 == client.post("/v1/pin", json={"name": "a", "partition": 3}).status_code
-        assert 200 == client.post("/v1/weigh", json={"name": "a", "weight": 9}).status_code
-        status = client.get("/v1/status").json()
-        assert ["a", 9] == [status["table"]["partitions"][3]["pinned"], status["members"][0]["weight"]]
-        assert 200 == client.post("/v1/unpin", json={"partition": 3}).status_code
-        assert 200 == client.post("/v1/weigh", json={"name": "a", "weight": None}).status_code
-        status = client.get("/v1/status").json()
-    assert [None, 1] == [status["table"]["partitions"][3]["pinned"], status["members"][0]["weight"]]
+            client.drain(name, undo=True)
+        assert not client.members().members[0].drained
+        assert (False, True, seen.moves) == (seen.done, done.done, done.moves)
+        for pinned, weight in (("a", 9), (None, None)):
+            client.pin(3, pinned)
+            client.weigh("a", weight)
+            status = client.status()
+            assert (pinned, weight or 1) == (status.table.partitions[3].pinned, status.members[0].weight)
 
 
 @pytest.mark.parametrize(
@@ -240,57 +217,50 @@ def test_wishes_are_previewed_then_granted_and_pins_and_weights_are_shown_where_
         ("unpin", {"partition": 1, "name": "a"}, "unpin takes no name: leave it out"),
         ("drain", {"name": "a", "weight": 3}, "drain takes no weight: leave it out"),
         ("drain", {}, "drain needs a name: give one"),
+        ("load", {"loads": {}}, "load needs the load of at least one partition: give some"),
+        ("load", {"loads": {"8": 1.0}}, "there is no partition 8: they count from 0 to 7"),
+        ("load", {"loads": {"1": 1.0}, "layout": {"partitions": 4}}, "another layout than the group's: "),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(
-    agent: Running, kind: str, body: dict[str, object], problem: str
-) -> None:
+def test_a_wish_that_makes_no_sense_is_refused(agent: Running, kind: str, body: Any, problem: str) -> None:
     with agent.client() as client:
         found = refused(client.post(f"/v1/{kind}", json=body))
-    assert "ConfigError" == found.kind
-    assert problem in found.remedy
-
-
-def told(client: httpx.Client, **asked: object) -> LoadView:
-    answer = client.post("/v1/load", json=asked)
-    assert 200 == answer.status_code, answer.text
-    return msgspec.json.decode(answer.content, type=LoadView)
+    assert ("ConfigError", True) == (found.kind, problem in found.remedy), found
+    assert {} == agent.agent.member.state.loads
 
 
 def test_loads_are_previewed_then_granted_then_forgotten(agent: Running) -> None:
-    loads = {str(partition): 2.5 for partition in range(PARTITIONS)}
+    loads = dict.fromkeys(range(PARTITIONS), 2.5)
     member = agent.agent.member
-    with agent.client() as client:
-        assert not told(client, loads=loads, preview=True).done
+    with Client(agent.options.socket, timeout=PATIENCE) as client:
+        assert not client.load(loads, preview=True).done
         assert {} == member.state.loads
-        view = told(client, loads=loads, layout=msgspec.to_builtins(LAYOUT))
+        view = client.load(loads, layout=LAYOUT)
         assert (True, [], 1.0, 1.0, 1.0) == (view.done, view.moves, view.before, view.after, view.share)
-        assert dict.fromkeys(range(PARTITIONS), 2.5) == member.state.loads
-        assert 2.5 == client.get("/v1/table").json()["partitions"][3]["load"]
-        told(client, loads=dict.fromkeys(loads, 0.0))
+        assert loads == member.state.loads
+        assert 2.5 == client.table().partitions[3].load
+        client.load(dict.fromkeys(loads, 0.0))
     assert {} == member.state.loads
 
 
 def test_loads_said_again_are_said_in_another_unit_unless_some_are_left_out(agent: Running) -> None:
     """Otherwise nothing would change, and assignment would not continue."""
-    with agent.client() as client:
+    with Client(agent.options.socket, timeout=PATIENCE) as client:
         for loads, expected in (
-            ({"0": 3.0, "1": 1.0}, {0: 3.0, 1: 1.0}),
-            ({"0": 3.0, "1": 1.0}, {0: 6.0, 1: 2.0}),
-            ({"0": 3.0, "1": 1.0}, {0: 3.0, 1: 1.0}),
-            ({"0": 3.0}, {0: 3.0, 1: 1.0}),
-            ({"0": 1e15, "1": 1.0}, {0: 1e15, 1: 1.0}),
-            ({"0": 1e15, "1": 1.0}, {0: 5e14, 1: 0.5}),
-            ({"0": 0.0, "1": 0.0}, {}),
+            ({0: 3.0, 1: 1.0}, {0: 3.0, 1: 1.0}),
+            ({0: 3.0, 1: 1.0}, {0: 6.0, 1: 2.0}),
+            ({0: 3.0, 1: 1.0}, {0: 3.0, 1: 1.0}),
+            ({0: 3.0}, {0: 3.0, 1: 1.0}),
+            ({0: 1e15, 1: 1.0}, {0: 1e15, 1: 1.0}),
+            ({0: 1e15, 1: 1.0}, {0: 5e14, 1: 0.5}),
+            ({0: 0.0, 1: 0.0}, {}),
         ):
-            told(client, loads=loads)
+            client.load(loads)
             assert expected == agent.agent.member.state.loads
 
 
-def test_a_job_reports_how_far_it_is_behind_until_it_gives_its_partitions_back_or_is_gone(
-    agent: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with agent_client.Client(agent.options.socket) as client:
+def test_a_job_reports_how_far_it_is_behind(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(agent.options.socket, timeout=PATIENCE) as client:
         assert KEPT == client.progress("totals", {0: 3, 1: 0}).kept
         client.progress("other", {})
         assert {"totals": {0: 3, 1: 0}} == client.status().behind
@@ -310,27 +280,6 @@ def test_a_job_reports_how_far_it_is_behind_until_it_gives_its_partitions_back_o
         assert TABLES_MAX == len(client.status().behind)
         monkeypatch.setattr("neli_router.agent.server.progress.KEPT", -1.0)
         assert {} == client.status().behind
-
-
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        ({"loads": {}}, "load needs the load of at least one partition: give some"),
-        ({"loads": {"8": 1.0}}, "there is no partition 8: they count from 0 to 7"),
-        ({"loads": {"1": 1.0}, "layout": {"partitions": 4}}, "these loads are of another layout than the group's: "),
-        ({"loads": {"1": None}}, "Expected `float`, got `null` - at `$.loads[...]`"),
-        ({"loads": {"one": 1.0}}, "Expected `int`, got `str`"),
-        ({}, "Object missing required field `loads`"),
-    ],
-)
-def test_loads_that_cannot_be_meant_are_refused_before_anything_is_written(
-    agent: Running, body: dict[str, object], problem: str
-) -> None:
-    tip = agent.agent.member.state.loads
-    with agent.client() as client:
-        found = refused(client.post("/v1/load", json=body))
-    assert problem in f"{found.found} {found.remedy}"
-    assert tip == agent.agent.member.state.loads
 
 
 @pytest.mark.parametrize(

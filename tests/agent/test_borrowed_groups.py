@@ -7,6 +7,7 @@ words.
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,10 +31,11 @@ from tests.support.waiting import until
 
 PARTITIONS = 4
 LEASE = 5.0
-WISHES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("load", {"loads": {"0": 1.0}}),
-    ("witness", {"ledger": "kafka://localhost/jobs", "member": "c", "secret": 32 * "0"}),
-)
+NOWHERE = Config("kafka://127.0.0.1:1/jobs", protocol="neli", layout=Layout(64, PARTITIONS))
+WISHES = {
+    "load": {"loads": {"0": 1.0}},
+    "witness": {"ledger": "kafka://localhost/jobs", "member": "c", "secret": 32 * "0"},
+}
 
 
 class BorrowingAgent(AgentProcess):
@@ -108,7 +110,7 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     assert 0 < lease["remaining"] <= LEASE
 
     # The limits of such a group.
-    for wish, body in WISHES:
+    for wish, body in WISHES.items():
         refused = a.post(f"/v1/{wish}", body)
         assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
     said = a.ask("drain", "b", "--yes")
@@ -144,13 +146,7 @@ def test_a_member_that_the_broker_gives_nothing_is_on_the_page_and_leaves_it_at_
 
 
 def test_an_agent_that_reaches_neither_broker_nor_store_says_so_and_refuses_wishes_all_the_same(tmp_path: Path) -> None:
-    config = Config(
-        "kafka://127.0.0.1:1/jobs",
-        protocol="neli",
-        name="a",
-        layout=Layout(64, PARTITIONS),
-        ownership="redis://127.0.0.1:1/jobs",
-    )
+    config = replace(NOWHERE, name="a", ownership="redis://127.0.0.1:1/jobs")
     with running(config, AgentOptions(socket=f"{tmp_path}/agent.sock")) as agent, agent.client() as client:
         until(lambda: "the broker is out of reach" in client.get("/ready").json().get("found", ""), "the reason")
         assert (200, "reading") == ((answer := client.get("/health")).status_code, answer.json()["member"])
@@ -173,12 +169,11 @@ def test_an_agent_whose_store_of_owners_cannot_be_used_does_not_join(redis: str,
         (taken, GroupMismatch, "unequal: partitions"),
         (f"{locked}/x", LedgerUnusable, "user"),
     ):
-        config = Config("kafka://127.0.0.1:1/jobs", protocol="neli", layout=Layout(64, PARTITIONS), ownership=ownership)
-        with pytest.raises(kind, match=words), running(config, AgentOptions(socket=f"{tmp_path}/agent.sock")):
+        config, options = replace(NOWHERE, ownership=ownership), AgentOptions(socket=f"{tmp_path}/agent.sock")
+        with pytest.raises(kind, match=words), running(config, options):
             pytest.fail("it started")
 
 
 def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_path: Path) -> None:
-    config = Config("kafka://127.0.0.1:1/jobs", protocol="neli", layout=Layout(64, PARTITIONS))
     with pytest.raises(ConfigError, match="give all members the same --ownership redis://host:6379/group"):
-        Agent(config, AgentOptions(socket=f"{tmp_path}/agent.sock"))
+        Agent(NOWHERE, AgentOptions(socket=f"{tmp_path}/agent.sock"))

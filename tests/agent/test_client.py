@@ -17,12 +17,11 @@ from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUna
 from neli_router.member.member import Member
 from tests.support.agents.running import PARTITIONS, STEADY, Running, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
+from tests.support.forking import in_child
 from tests.support.waiting import PATIENCE, beside, until
 
 
-def test_owners_come_in_the_order_of_their_keys_and_a_key_without_one_says_why_and_is_not_shown(
-    stand_in: StandIn, client: Client
-) -> None:
+def test_owners_come_in_the_order_of_their_keys_and_a_missing_one_says_why(stand_in: StandIn, client: Client) -> None:
     assert ["alpha"] * 3 == [client.owner(key).name for key in ("customer 7&x=\n", b"\xff", "x" * 100_000)]
     assert "alpha" == client.owner_of_role(3).name
     views = client.owners(["a", "nobody", b"\xff"])
@@ -72,7 +71,7 @@ def test_where_no_agent_is_the_error_says_what_is_there_instead(tmp_path: Path) 
     with pytest.raises(NoAgent, match="its socket is stale"):
         Client(str(path)).members()
     path.unlink()
-    path.write_text("")
+    path.touch()
     with pytest.raises(NoAgent, match=r"stale|no socket that takes"):
         Client(str(path)).members()
     with socket.socket() as taken:
@@ -82,7 +81,7 @@ def test_where_no_agent_is_the_error_says_what_is_there_instead(tmp_path: Path) 
 
 
 def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
-    """Runs in a process without root's rights, because root is never refused."""
+    """Asks in a process without root's rights, because root is never refused."""
     with standing_in(tmp_path) as (_, address):
         # The child may not be able to read this project. So ask and fail here first, to import everything it needs.
         with Client(address) as client:
@@ -91,23 +90,18 @@ def test_a_socket_of_another_user_is_told(tmp_path: Path) -> None:
             client.members()
         os.chmod(tmp_path / "agent.sock", stat.S_IRUSR)  # noqa: PTH101 - it is a socket.
         tmp_path.chmod(0o711)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                if os.getuid() == 0:
-                    os.setuid(65534)
+
+        def found() -> str:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            with pytest.raises(NoAgent) as caught:
                 Client(address).members()
-            except NoAgent as error:
-                code = 0 if error.found == "this user may not open its socket" else 2
-            finally:
-                os._exit(code)
-        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return caught.value.found
+
+        assert "this user may not open its socket" == in_child(found)
 
 
-def test_a_refusal_is_raised_as_the_agent_raised_it_a_hanging_one_is_given_up_and_what_else_listens_is_none(
-    stand_in: StandIn, client: Client
-) -> None:
+def test_refusals_are_raised_again_and_other_servers_are_no_agents(stand_in: StandIn, client: Client) -> None:
     stand_in.refusal = Refusal("LedgerUnavailable", "w", "f", "r")
     with pytest.raises(LedgerUnavailable) as caught:
         client.members()
@@ -141,9 +135,7 @@ def test_over_tcp_a_missing_or_wrong_token_says_where_to_put_it(monkeypatch: pyt
             Client(address, token=token)
 
 
-def test_an_agent_that_was_restarted_is_asked_again_over_a_new_connection_until_the_client_is_closed(
-    tmp_path: Path,
-) -> None:
+def test_a_restarted_agent_is_asked_over_a_new_connection_until_the_client_is_closed(tmp_path: Path) -> None:
     client = Client(f"{tmp_path}/agent.sock")
     for _ in range(2):
         with standing_in(tmp_path):
@@ -159,9 +151,8 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(stand_in: StandIn, clie
     stand_in.leads(remaining=30.0)
     lease = client.lease("nightly")
     assert lease is not None
-    assert (7, 0, "alpha") == (lease.term, lease.partition, lease.member)
-    assert (True, True) == (lease.holds(), lease.remaining() < 30)
-    assert ("nightly", False) == (lease.role, "nightly" in repr(lease))
+    assert ("nightly", 7, 0, "alpha") == (lease.role, lease.term, lease.partition, lease.member)
+    assert (True, True, False) == (lease.holds(), lease.remaining() < 30, "nightly" in repr(lease))
 
 
 def test_leading_waits_is_renewed_and_gives_the_role_back(stand_in: StandIn, client: Client) -> None:
@@ -241,9 +232,7 @@ def test_closing_the_client_loses_its_blocks(stand_in: StandIn, client: Client) 
     until(lambda: stand_in.held == 0)
 
 
-def test_a_forked_child_connects_anew_has_no_lease_and_does_not_keep_the_stream(
-    stand_in: StandIn, client: Client
-) -> None:
+def test_a_forked_child_has_no_lease_and_keeps_no_stream(stand_in: StandIn, client: Client) -> None:
     """Otherwise the agent would count the child as a holder for as long as it has the parent's connection."""
     stand_in.leads()
     reading, writing = os.pipe()

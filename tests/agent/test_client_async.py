@@ -12,22 +12,21 @@ from neli_router.agent.wire import LeaseView, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.errors import Closed, LeaseLost, NoOwner, NotLeading
 from tests.support.agents.running import PATIENCE, over_once_told
-from tests.support.agents.stand_in import StandIn, standing_in
+from tests.support.agents.stand_in import StandIn
+from tests.support.looping import in_loop
 from tests.support.waiting import until_in_loop
 
 Story = Callable[[StandIn, AsyncClient], Coroutine[Any, Any, None]]
 
 
-def scene(story: Story) -> Callable[[Path], None]:
+def scene(story: Story) -> Callable[[tuple[StandIn, str]], None]:
     """The test that plays `story` with a stand-in and a client of it."""
 
-    async def play(agent: StandIn, address: str) -> None:
-        async with asyncio.timeout(60), AsyncClient(address, timeout=60) as client:
+    @in_loop
+    async def test(place: tuple[StandIn, str]) -> None:
+        agent, address = place
+        async with AsyncClient(address, timeout=60) as client:
             await story(agent, client)
-
-    def test(tmp_path: Path) -> None:
-        with standing_in(tmp_path) as (agent, address):
-            asyncio.run(play(agent, address))
 
     return test
 
@@ -55,15 +54,13 @@ async def test_it_asks_what_the_other_form_asks(agent: StandIn, client: AsyncCli
     await until_in_loop(lambda: agent.held == 0)
 
 
-def test_without_an_agent_it_says_how_to_start_one(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with AsyncClient(f"{tmp_path}/agent.sock") as client:
-            with pytest.raises(NoAgent, match="there is no socket: start one"):
-                await client.owner("k")
-        with pytest.raises(Closed):
+@in_loop
+async def test_without_an_agent_it_says_how_to_start_one(tmp_path: Path) -> None:
+    async with AsyncClient(f"{tmp_path}/agent.sock") as client:
+        with pytest.raises(NoAgent, match="there is no socket: start one"):
             await client.owner("k")
-
-    asyncio.run(story())
+    with pytest.raises(Closed):
+        await client.owner("k")
 
 
 @scene
@@ -85,9 +82,7 @@ async def test_leading_waits_is_renewed_and_gives_the_role_back(agent: StandIn, 
 
 
 @scene
-async def test_a_block_is_cancelled_at_once_when_its_lease_or_a_partition_is_lost(
-    agent: StandIn, client: AsyncClient
-) -> None:
+async def test_a_block_is_cancelled_when_its_lease_or_a_partition_is_lost(agent: StandIn, client: AsyncClient) -> None:
     agent.leads()
     with pytest.raises(LeaseLost, match="was expired by beta"):  # noqa: PT012 - its end raises.
         async with client.leading("nightly"):
@@ -107,7 +102,7 @@ async def test_a_block_is_cancelled_at_once_when_its_lease_or_a_partition_is_los
 
 
 @scene
-async def test_a_broken_stream_is_asked_for_again_and_closing_the_client_ends_the_block(
+async def test_a_broken_stream_is_reopened_and_a_closed_client_ends_the_block(
     agent: StandIn, client: AsyncClient
 ) -> None:
     agent.leads()

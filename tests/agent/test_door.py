@@ -104,9 +104,7 @@ def test_idle_strangers_keep_no_one_out(unfenced: Running) -> None:
             assert 200 == known.get("/v1/owner?key=a").status_code
 
 
-def test_two_requests_at_once_are_answered_and_a_third_and_very_many_lines_end_the_connection(
-    unfenced: Running,
-) -> None:
+def test_a_third_request_at_once_or_too_many_lines_end_the_connection(unfenced: Running) -> None:
     for kind in ("unix", "tcp"):
         with unfenced.connected(kind) as one:
             one.sendall(ASK % b"/health" + LAST % b"/health")
@@ -140,9 +138,7 @@ def test_many_strangers_who_ask_the_same_are_one_to_the_agent(unfenced: Running)
     assert answers["200"] - before < strangers / 2
 
 
-def test_a_stranger_is_answered_as_the_own_user_is_and_never_with_what_is_older_than_its_question(
-    unfenced: Running,
-) -> None:
+def test_strangers_get_the_same_answers_never_older_than_their_questions(unfenced: Running) -> None:
     for path in ("/v1/moves?limit=0", "/v1/moves?limit=-1", "/v1/status?x=1", "/ready?", "/%68ealth"):
         own, strange = (asked(unfenced, path, kind=kind).partition(b"\r\n\r\n") for kind in ("unix", "tcp"))
         assert own[2] == strange[2]
@@ -179,9 +175,7 @@ def test_a_client_of_the_own_socket_that_goes_in_mid_answer_leaves_nothing(unfen
         gc.enable()
 
 
-def test_one_that_makes_way_with_two_requests_on_the_way_is_no_defect(
-    unfenced: Running, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stranger_may_make_way_with_two_requests_pending(unfenced: Running, caplog: pytest.LogCaptureFixture) -> None:
     """uvicorn notifies only the last request that its client is gone, and would still answer the other one."""
     blocked = threading.Event()
     with ExitStack() as stack:
@@ -209,9 +203,7 @@ def test_strangers_that_go_in_mid_answer_leave_nothing_at_the_door(unfenced: Run
     until(lambda: unfenced.agent.traffic.streams == 0)
 
 
-def test_a_hold_over_the_port_ends_with_its_connection_and_an_answer_that_is_broken_off_has_no_proper_end(
-    unfenced: Running,
-) -> None:
+def test_a_hold_ends_with_its_connection_and_a_cut_answer_has_no_proper_end(unfenced: Running) -> None:
     with unfenced.stranger(headers=BEARER) as one:
         with one.stream("GET", "/v1/leadership/events?partition=3") as stream:
             events = Events(stream)  # Kept, because its end would end the stream.
@@ -226,9 +218,7 @@ def test_a_hold_over_the_port_ends_with_its_connection_and_an_answer_that_is_bro
         assert not rest(one).endswith(b"0\r\n\r\n")
 
 
-def test_clients_with_the_token_take_no_room_from_others_and_are_told_of_the_agents_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_clients_take_no_room_from_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "KNOWN_MAX", 2)
     with running(configured(tmp_path, lease=SHORT_LEASE), on_both_sockets(tmp_path)) as agent, ExitStack() as stack:
         agent.await_ready()
@@ -265,9 +255,7 @@ def test_everybody_may_follow_the_status_and_one_too_many_ends_the_oldest(unfenc
     until(lambda: unfenced.agent.traffic.streams == 0)
 
 
-def test_a_door_that_dies_is_started_again_and_the_lease_is_kept(
-    agent: Running, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dead_door_is_started_again_and_the_lease_is_kept(agent: Running, caplog: pytest.LogCaptureFixture) -> None:
     fenced = agent.agent.snapshot().fenced
     with agent.stranger(headers=BEARER) as one, one.stream("GET", "/v1/leadership/events?partition=3") as stream:
         events, was = Events(stream), door(agent)
@@ -282,7 +270,7 @@ def test_a_door_that_dies_is_started_again_and_the_lease_is_kept(
     assert fenced == agent.agent.snapshot().fenced
 
 
-def test_a_door_that_is_stopped_is_told_of_and_so_is_its_return(
+def test_a_stopped_door_and_its_return_are_logged(
     agent: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neli_router.agent.server.door.SILENT_AFTER", 2.0)
@@ -300,9 +288,7 @@ def test_a_door_that_is_stopped_is_told_of_and_so_is_its_return(
     until(lambda: f"agent.door_heard pid={pid}" in caplog.text, "the door's return")
 
 
-def test_signals_that_go_to_every_process_are_the_agents_and_the_door_was_started_with_no_secret(
-    unfenced: Running,
-) -> None:
+def test_the_door_ignores_signals_and_its_command_line_has_no_secret(unfenced: Running) -> None:
     assert b" 200 OK" in asked(unfenced, "/health")  # The door has started, so its signal handlers are set.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(door(unfenced), number)

@@ -198,9 +198,7 @@ def test_scrapes_at_once_count_each_delay_once() -> None:
     assert pytest.approx(40.0) == total
 
 
-def test_the_own_lease_counts_from_the_sending_of_the_beat_and_writes_that_a_fence_refused_are_told(
-    agent: Running,
-) -> None:
+def test_the_own_lease_counts_from_sending_and_refused_writes_are_counted(agent: Running) -> None:
     one = agent.agent
     lease = one.config.lease
 

@@ -1,6 +1,5 @@
 """The agent as a process: its start, its signals, and its end."""
 
-import asyncio
 import json
 import logging
 import os
@@ -40,6 +39,7 @@ from tests.support.agents.running import (
     over_unix,
     running,
 )
+from tests.support.looping import in_loop
 from tests.support.processes.forked import Program
 from tests.support.servers.process import free_port
 from tests.support.waiting import PATIENCE, beside, until
@@ -81,17 +81,13 @@ def on_its_socket(tmp_path: Path) -> AgentOptions:
 def test_an_agent_whose_socket_is_held_does_not_join(tmp_path: Path, options: AgentOptions) -> None:
     with running(configured(tmp_path), options) as first:
         first.await_ready()
-        with (
-            pytest.raises(NeliError, match=f"process {os.getpid()} listens there already"),
-            running(configured(tmp_path, "b"), options),
-        ):
+        wanted = f"process {os.getpid()} listens there already"
+        with pytest.raises(NeliError, match=wanted), running(configured(tmp_path, "b"), options):
             pass
         assert ["a"] == [seat.name for seat in first.agent.member.state.seats.values()]
 
 
-def test_an_agent_is_not_ready_before_it_is_a_member_and_ends_if_its_ledger_is_none(
-    tmp_path: Path, options: AgentOptions
-) -> None:
+def test_an_agent_is_not_ready_before_it_is_a_member(tmp_path: Path, options: AgentOptions) -> None:
     # Where there is already a member, it first reads along for a lease: longer than a busy machine takes to ask.
     with Member(configured(tmp_path, "b", lease=60.0)) as other:
         until(lambda: other.incarnation in other.state.seats)
@@ -183,9 +179,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
     assert not (tmp_path / "agent.sock").exists()
 
 
-def test_a_member_that_is_replaced_tells_clients_and_ends_its_agent_with_that_error(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replaced_member_tells_clients_and_ends_its_agent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told: list[dict[str, Any]] = []
 
     def replace() -> None:
@@ -203,7 +197,7 @@ def test_a_member_that_is_replaced_tells_clients_and_ends_its_agent_with_that_er
     assert not (tmp_path / "agent.sock").exists()
 
 
-def test_an_agent_makes_its_socket_again_and_ends_loudly_once_it_is_anothers(
+def test_a_lost_socket_is_made_again_unless_another_has_it(
     tmp_path: Path, options: AgentOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its clients would ask the other agent, and never learn what this one leads."""
@@ -242,7 +236,7 @@ def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_pat
     assert "agent.few_descriptors clients_at_most=1 why='this process may have 64 open files; a client more is" in told
 
 
-def test_what_an_agent_cannot_do_without_is_an_exit_code_and_a_sentence(
+def test_a_failed_start_is_an_exit_code_and_a_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
@@ -259,7 +253,7 @@ def test_what_an_agent_cannot_do_without_is_an_exit_code_and_a_sentence(
     assert not (tmp_path / "agent.sock").exists()
 
 
-def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_changes_nothing(
+def test_a_configuration_is_read_again_and_a_slip_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = Reloaded(token="another-token-of-ours", weight=7, log_level="error")  # noqa: S106 - it opens nothing.
@@ -291,11 +285,9 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
             agent.on_loop(agent.agent.reload)
             until(lambda: {"a": 7} == agent.agent.member.state.weights)
             with agent.stranger() as asker:
-                codes = [
-                    asker.get("/v1/owner?key=a", headers={"authorization": f"Bearer {token}"}).status_code
-                    for token in (TOKEN, found.token)
-                ]
-            assert [401, 200] == codes
+                for token, code in ((TOKEN, 401), (found.token, 200)):
+                    headers = {"authorization": f"Bearer {token}"}
+                    assert code == asker.get("/v1/owner?key=a", headers=headers).status_code
             assert logging.ERROR == logging.getLogger("neli_router").level
             agent.on_loop(agent.agent.reload)  # The weight that it joined with needs no wish.
             until(lambda: {} == agent.agent.member.state.weights)
@@ -303,38 +295,35 @@ def test_a_configuration_is_read_again_while_the_agent_runs_and_a_slip_in_it_cha
         logging.getLogger("neli_router").setLevel(level)
 
 
-def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
+@in_loop
+async def test_a_weight_is_owed_until_the_ledger_can_be_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second reading of the same file finds no change, so the weight was never wished."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(server, "WISH_MAX", 2.0)
-
-    async def story() -> None:
-        inner = Member(configured(tmp_path))
-        member = await AsyncMember(inner).open()
-        try:
-            until(lambda: inner.led)
-            changes = Changes(None)
-            with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
-                other.execute("BEGIN EXCLUSIVE")
-                await changes.take(lambda: Reloaded(weight=7), member)
-                assert "agent.reload_refused" in caplog.text
-                until(lambda: inner.engine.membership.obstacle)
-            until(lambda: not inner.engine.membership.obstacle)
-            assert {} == inner.state.weights
-            await changes.take(Reloaded, member)
-            until(lambda: {"a": 7} == inner.state.weights)
-            await changes.take(Reloaded, member)
-        finally:
-            await member.close()
-
-    asyncio.run(story())
+    inner = Member(configured(tmp_path))
+    member = await AsyncMember(inner).open()
+    try:
+        until(lambda: inner.led)
+        changes = Changes(None)
+        with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            await changes.take(lambda: Reloaded(weight=7), member)
+            assert "agent.reload_refused" in caplog.text
+            until(lambda: inner.engine.membership.obstacle)
+        until(lambda: not inner.engine.membership.obstacle)
+        assert {} == inner.state.weights
+        await changes.take(Reloaded, member)
+        until(lambda: {"a": 7} == inner.state.weights)
+        await changes.take(Reloaded, member)
+    finally:
+        await member.close()
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("agent.reloaded")]
     assert ["agent.reloaded weight=7", "agent.reloaded changed=nothing"] == told
 
 
-def test_a_weight_that_a_wish_overrules_is_told_of_at_the_start(
+def test_a_weight_that_a_wish_overrules_is_logged(
     tmp_path: Path, options: AgentOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Member(configured(tmp_path, "b")) as other:

@@ -1,6 +1,5 @@
 """Shares: all partitions that a host leads, held by one stream. With a stand-in, and with the real agent."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from neli_router.member.member import Member
 from neli_router.protocols.protocol import Standing
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, over_once_told, paired
 from tests.support.agents.stand_in import StandIn, whenever
+from tests.support.looping import in_loop
 from tests.support.waiting import PATIENCE, until, until_in_loop
 
 
@@ -61,9 +61,7 @@ def test_only_an_answer_that_has_all_partitions_renews_and_no_event_does(stand_i
             assert share.remaining() < 20
 
 
-def test_a_partition_that_is_taken_away_sooner_ends_sooner_and_the_others_do_not(
-    stand_in: StandIn, client: Client
-) -> None:
+def test_a_partition_that_is_taken_away_sooner_ends_sooner_alone(stand_in: StandIn, client: Client) -> None:
     """Its drain is nearly over. A holder whose process stands still just then does not hear about it."""
     stand_in.share = ShareView("alpha", {3: 7, 5: 7}, 30.0, 10.0, rests={5: 0.0})  # Like an older agent: no layout.
     stand_in.say("acquired", stand_in.share)
@@ -146,9 +144,7 @@ def test_a_forked_child_has_no_share(stand_in: StandIn, client: Client) -> None:
 
 
 @pytest.mark.parametrize("partitions", [[], [-1], [True], ["3"], [2.0], range(0, 100_000, 2)])
-def test_partitions_that_cannot_be_asked_for_are_refused_at_once(
-    stand_in: StandIn, client: Client, partitions: list[int]
-) -> None:
+def test_impossible_partitions_are_refused_at_once(stand_in: StandIn, client: Client, partitions: list[int]) -> None:
     with pytest.raises(ConfigError):
         client.share(partitions)
     assert [] == stand_in.requests
@@ -175,7 +171,7 @@ def test_every_view_is_pledged_and_a_partition_about_to_be_taken_shortens_no_oth
 # With the real agent
 
 
-def test_a_share_has_all_that_the_host_leads_under_its_terms_and_the_next_one_what_came_along(
+def test_a_share_has_what_the_host_leads_and_the_next_one_more(
     host: Running, other: Member, host_client: Client
 ) -> None:
     led = dict(host.agent.member.led)
@@ -196,28 +192,25 @@ def test_a_share_has_all_that_the_host_leads_under_its_terms_and_the_next_one_wh
     assert [0, 0] == [period.working for period in periods if period is not None]
 
 
-def test_leases_are_renewed_for_longer_than_they_are_also_while_a_revoked_partition_is_finished(
+@in_loop
+async def test_leases_are_renewed_even_while_a_revoked_partition_is_finished(
     host: Running, other: Member, host_client: Client
 ) -> None:
     """A batch takes longer than a lease; the successor waits for it all the same.
 
     A revoked role was once not renewed: its holder had only what was left of a lease instead of the drain timeout.
     """
-
-    async def story() -> None:
-        with host_client.share(timeout=PATIENCE) as share, host_client.leading(5, timeout=PATIENCE) as lease:
-            async with AsyncClient(host.options.socket or "", timeout=PATIENCE) as one, one.leading(3) as kept:
-                other.operator.pin(5, None)  # The agent is drained, so the partition goes back.
-                assert share.ending.wait(PATIENCE)
-                assert lease.revoked.wait(PATIENCE)
-                end = host_clock() + 1.25 * STEADY
-                await until_in_loop(lambda: host_clock() > end)
-                share.check()
-                lease.check()
-                kept.check()
-                assert (frozenset({5}), False) == (share.revoked, 5 in other.led)
-
-    asyncio.run(story())
+    with host_client.share(timeout=PATIENCE) as share, host_client.leading(5, timeout=PATIENCE) as lease:
+        async with AsyncClient(host.options.socket or "", timeout=PATIENCE) as one, one.leading(3) as kept:
+            other.operator.pin(5, None)  # The agent is drained, so the partition goes back.
+            assert share.ending.wait(PATIENCE)
+            assert lease.revoked.wait(PATIENCE)
+            end = host_clock() + 1.25 * STEADY
+            await until_in_loop(lambda: host_clock() > end)
+            share.check()
+            lease.check()
+            kept.check()
+            assert (frozenset({5}), False) == (share.revoked, 5 in other.led)
     until(lambda: 5 in other.led)
     assert 3 not in other.led
 

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -82,21 +82,26 @@ def test_a_socket_that_another_agent_holds_or_starts_to_is_left_to_it(tmp_path: 
             pass
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "link", "dangling"])
+MAKES: dict[str, Callable[[Path], object]] = {
+    "file": Path.touch,
+    "folder": Path.mkdir,
+    "link": lambda path: path.symlink_to(path.with_name("target")),
+    "pipe": os.mkfifo,
+}
+"""Creates something else in the place of a socket or a lock."""
+
+
+@pytest.mark.parametrize("kind", [*MAKES, "link to a socket"])
 def test_what_is_no_socket_is_never_touched(tmp_path: Path, kind: str) -> None:
-    path, other = tmp_path / "agent.sock", tmp_path / "other.sock"
-    if kind == "file":
-        path.write_text("precious", encoding="ascii")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(other)
-    if kind == "link":
-        dead_socket(other)
+    path, target = tmp_path / "agent.sock", tmp_path / "target"
+    if kind == "link to a socket":
+        dead_socket(target)
+    MAKES[kind.partition(" ")[0]](path)
+    before = path.lstat().st_ino
     with pytest.raises(NeliError, match="something is there that is not a socket"), listen_unix(str(path)):
         pass
-    assert os.path.lexists(path)
-    assert (kind == "link") == other.exists()
+    assert before == path.lstat().st_ino
+    assert (kind == "link to a socket") == target.exists()
 
 
 def answers(path: Path) -> bool:
@@ -132,20 +137,13 @@ def test_a_socket_whose_number_the_file_system_changed_is_still_ones_own(tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-@pytest.mark.parametrize("kind", ["file", "folder", "link", "pipe"])
+@pytest.mark.parametrize("kind", MAKES)
 def test_a_strangers_lock_in_a_shared_folder_does_not_block_the_start(tmp_path: Path, kind: str) -> None:
     tmp_path.chmod(0o1777)
     path, lock = tmp_path / "agent.sock", tmp_path / "agent.sock.lock"
-    match kind:
-        case "file":
-            lock.touch()
-            lock.chmod(0o666)
-        case "folder":
-            lock.mkdir()
-        case "link":
-            lock.symlink_to(tmp_path / "precious")
-        case "pipe":
-            os.mkfifo(lock)
+    MAKES[kind](lock)
+    if kind == "file":
+        lock.chmod(0o666)
     os.lchown(lock, 1234, -1)
     with lock.open("r+") if kind == "file" else nullcontext() as held:
         if held is not None:
