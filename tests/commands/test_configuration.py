@@ -33,9 +33,8 @@ def test_each_option_is_shown_with_its_value_and_its_source(tmp_path: Path) -> N
 def test_a_lease_that_is_not_chosen_is_told_as_the_protocols_own() -> None:
     told = " ".join(run("--help").output.split())
     assert "[default: 1 of induction, 3 of neli, 5 of fast-neli, 1.5 of term, 3 of gossip]" in told
-    rows = dict(
-        line.split()[:2] for line in run("--ledger", "kafka://h:1/g", "--protocol", "fast-neli").output.splitlines()
-    )
+    told = run("--ledger", "kafka://h:1/g", "--protocol", "fast-neli").output
+    rows = dict(line.split()[:2] for line in told.splitlines())
     assert ("5.0", "none") == (rows["lease"], rows["session"])
 
 

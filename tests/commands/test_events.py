@@ -1,5 +1,6 @@
 """`neli events`, and the command that runs at each change: what they report, and what a change cannot do to them."""
 
+import io
 import json
 import shlex
 import sys
@@ -12,12 +13,13 @@ from msgspec.structs import replace
 
 from neli_router.agent.wire import EventView, MovedView, OwnerView
 from neli_router.commands.events import sentence
+from neli_router.commands.hook import ChangeHook
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Cause
 from tests.support.agents.running import PARTITIONS, configured
 from tests.support.agents.stand_in import FOUNDED, StandIn, whenever
 from tests.support.commands import neli
-from tests.support.processes.forked import Program
+from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
 
 TOKEN = "correct-horse-battery"  # noqa: S105 - for tests only.
@@ -52,9 +54,8 @@ def test_the_past_is_a_line_for_each_cause_with_the_time_at_which_it_was(place: 
     place.history = [FOUNDED, replace(DRAIN, ago=30.0)]
     result = neli("events")
     lines = [line.split("  ", 1) for line in result.stdout.splitlines()]
-    assert ["alpha joined: 100 partitions to alpha", "alpha was drained by ops: 2 partitions to beta"] == [
-        text for _, text in lines
-    ]
+    told = ["alpha joined: 100 partitions to alpha", "alpha was drained by ops: 2 partitions to beta"]
+    assert told == [text for _, text in lines]
     past = datetime.now(UTC) - datetime.fromisoformat(lines[0][0])
     assert timedelta(seconds=59) <= past < timedelta(seconds=180)
     assert 0 == result.exit_code
@@ -63,9 +64,7 @@ def test_the_past_is_a_line_for_each_cause_with_the_time_at_which_it_was(place: 
     assert lines[0][1] == line["text"]
 
 
-def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_moved_also_to_the_command(
-    place: StandIn, notes: Path
-) -> None:
+def test_a_followed_event_is_reported_when_it_begins_and_grows(place: StandIn, notes: Path) -> None:
     def then() -> None:
         place.say("event", replace(DRAIN, moved=[], last=7, lasted=0.0))
         place.say("event", DRAIN)
@@ -76,9 +75,8 @@ def test_an_event_that_is_followed_is_told_when_it_begins_and_when_more_has_move
     with whenever(lambda: place.held == 1 and "/v1/history" in place.requests, then):
         result = neli("events", "--follow", "--exec", hook(notes), NELI_TOKEN=TOKEN)
     told = ["alpha was drained by ops", "alpha was drained by ops: 2 partitions to beta", "beta was expired by alpha"]
-    assert ["alpha joined: 100 partitions to alpha", *told] == [
-        line.split("  ", 1)[1] for line in result.stdout.splitlines()
-    ]
+    printed = [line.split("  ", 1)[1] for line in result.stdout.splitlines()]
+    assert ["alpha joined: 100 partitions to alpha", *told] == printed
     assert (4, told) == (result.exit_code, [json.loads(given)["text"] for given, _ in noted(notes)])
     parts = noted(notes)[-1][1]
     assert ("expire", "beta", "alpha") == tuple(parts[f"NELI_CHANGE_{part}"] for part in ("CAUSE", "MEMBER", "BY"))
@@ -108,15 +106,14 @@ def test_many_targets_are_named_up_to_a_bound_and_a_hostile_name_is_shown_as_tex
     assert text.endswith("m7 and 3 others")
 
 
-def watched(place: StandIn, notes: Path, *changes: OwnerView, command: str = "", timeout: str = "60") -> Result:
+def watched(place: StandIn, notes: Path, *changes: OwnerView, command: str = "") -> Result:
     def then() -> None:
         for change in changes:
             place.say("owner", change)
         place.hang_up()
 
-    arguments = ["--exec", command or hook(notes), "--exec-timeout", timeout]
     with whenever(lambda: place.held == 1, then):
-        return neli("watch", *arguments)
+        return neli("watch", "--exec", command or hook(notes), "--exec-timeout", "60")
 
 
 def test_a_watch_tells_each_change_in_order_and_not_what_was_there_before(place: StandIn, notes: Path) -> None:
@@ -147,20 +144,18 @@ def test_a_command_that_fails_or_is_not_there_is_said_and_the_watch_goes_on(plac
         assert (2, 3) == (result.stderr.count(said), len(result.stdout.splitlines()))
 
 
-def test_a_command_that_hangs_is_killed_with_what_it_started(place: StandIn, notes: Path) -> None:
-    code = "import subprocess, sys, time; child = subprocess.Popen(['sleep', '3600'])"
-    code += f"; open('{notes}', 'w').write(str(child.pid)); time.sleep(3600)"
-    result = watched(
-        place, notes, OwnerView(0, "b", "http://m:1", 5), command=shlex.join([sys.executable, "-c", code]), timeout="1"
-    )
-    assert (
-        "it took longer than 1 s and was killed" in result.stderr
-        or "this ended before 1 of them were handled" in result.stderr
-    )
-    assert 4 == result.exit_code
-    if notes.exists():  # A busy machine may not get that far in a second.
-        child = Path("/proc") / notes.read_text() / "cmdline"
-        until(lambda: not child.exists() or child.read_bytes() == b"")
+def test_a_command_that_hangs_is_killed_with_what_it_started(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with ChangeHook("sleep 3600", 0.1) as hanging:
+        hanging.put(b"{}")
+        until(lambda: "it took longer than 0.1 s and was killed" in said.getvalue())
+    command = f"sh -c 'sleep 3600 & echo $! > {notes}; wait'"
+    with pytest.raises(KeyboardInterrupt), ChangeHook(command, 3600.0) as hanging:  # noqa: PT012 - its end kills.
+        hanging.put(b"{}")
+        child = until(lambda: notes.exists() and int(notes.read_text() or 0))
+        raise KeyboardInterrupt
+    assert "this ended before 1 of them were handled" in said.getvalue()
+    until(lambda: not lives(child))
 
 
 def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None:
@@ -170,11 +165,8 @@ def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None
         member.operator.drain("a")
     lines = neli("events", "--ledger", f"sqlite://{tmp_path}/ledger.db").stdout.splitlines()
     times, texts = zip(*(line.split("  ", 1) for line in lines), strict=True)
-    assert (
-        f"a joined: {PARTITIONS} partitions to a",
-        "a was drained by a",
-        f"a left: {PARTITIONS} partitions to nobody",
-    ) == texts
+    joined, left = f"a joined: {PARTITIONS} partitions to a", f"a left: {PARTITIONS} partitions to nobody"
+    assert (joined, "a was drained by a", left) == texts
     for at in times:
         assert began - timedelta(seconds=5) <= datetime.fromisoformat(at) <= datetime.now(UTC) + timedelta(seconds=5)
 

@@ -1,8 +1,10 @@
 """`neli group delete`: what it takes to delete a group, and that a living member never loses its group."""
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -32,19 +34,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 
 
-def member(address: str, *, lease: float = LEASE, ownership: str | None = None, term_base: int = 0) -> Member:
-    layout, rewinds = Layout(partitions=4), not address.startswith("sqlite:")
-    return Member(
-        Config(
-            address,
-            name="alice",
-            lease=lease,
-            layout=layout,
-            protocol=Induction(accept_rewinds=rewinds),
-            ownership=ownership,
-            term_base=term_base,
-        )
-    )
+def member(address: str, **options: Any) -> Member:
+    protocol = Induction(accept_rewinds=not address.startswith("sqlite:"))
+    chosen = {"name": "alice", "lease": LEASE, "layout": Layout(partitions=4), "protocol": protocol, **options}
+    return Member(Config(address, **chosen))
 
 
 def run(ledger: Path | str, *words: str, typed: str | None = None, ownership: str | None = None) -> Result:
@@ -53,29 +46,49 @@ def run(ledger: Path | str, *words: str, typed: str | None = None, ownership: st
     return neli(*given, given=typed, NELI_LEASE=str(LEASE), NELI_OWNERSHIP=ownership)
 
 
-def test_a_group_that_all_left_is_deleted_when_its_address_was_typed(path: Path) -> None:
-    with member(f"sqlite://{path}") as founder:
-        assert founder.pulse(60.0)
-    result = run(path, typed="yes\n")
-    assert (5, True) == (result.exit_code, path.exists())
-    assert "that is not the ledger's address: nothing was deleted" in result.stderr
-    result = run(path, typed=f"sqlite:{path}\n")
-    assert (0, []) == (result.exit_code, list(path.parent.iterdir()))
-    assert f"deleted {path}" in result.stdout
-    assert f"sqlite:{path} has " in result.stderr
+@pytest.fixture(
+    params=["sqlite", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("kafka", "redis"))]
+)
+def address(request: pytest.FixtureRequest, path: Path) -> str:
+    """The address of a ledger that does not exist yet."""
+    if request.param == "sqlite":
+        return f"sqlite://{path}"
+    pytest.importorskip({"kafka": "confluent_kafka", "redis": "redis"}[request.param])
+    server = request.getfixturevalue(request.param)
+    return f"{server if '://' in server else f'kafka://{server}'}/{uuid4().hex}"
 
 
-def require_refusal_while_it_lives(address: str, shown: str) -> None:
+def deleted_names(address: str) -> list[str]:
+    kind, _, place = address.partition("://")
+    group = place.rpartition("/")[2]
+    names = {"sqlite": [place, f"{place}-members"], "kafka": [f"{group}.ledger"], "redis": [f"{group}:ledger"]}
+    return names[kind]
+
+
+def test_a_group_is_deleted_when_all_have_left_and_its_address_was_typed(address: str) -> None:
+    shown = address.replace("sqlite://", "sqlite:")
+    for _ in range(2):
+        result = run(address, "--yes")
+        assert (1, "") == (result.exit_code, result.stdout)
+        assert re.search("has none|there is no key|there is no such file", result.stderr)
+    if not address.startswith("sqlite:"):
+        with pytest.raises(LedgerMissing, match="there is none"):
+            delete_ledger(address)
     with member(address, lease=LIVING) as alive:
         assert alive.pulse(60.0)
         result = run(address, "--yes")
         assert 5 == result.exit_code
         assert f"alice is alive in {shown}: stop every member and agent of the group" in result.stderr
         assert alive.pulse(60.0)
-
-
-def test_a_member_that_lives_is_named_and_keeps_its_group(path: Path) -> None:
-    require_refusal_while_it_lives(f"sqlite://{path}", f"sqlite:{path}")
+        expected = {"ledger": shown, "deleted": deleted_names(address), "highest_term": max(alive.state.terms)}
+    result = run(address, typed="yes\n")
+    assert (5, True) == (result.exit_code, f"{shown} has " in result.stderr)
+    assert "that is not the ledger's address: nothing was deleted" in result.stderr
+    result = run(address, "--output", "json", typed=f"{shown}\n")
+    assert 0 == result.exit_code, result.stderr
+    assert expected == json.loads(result.stdout)
+    with pytest.raises(LedgerMissing):
+        open_ledger(address, create=False, patience=1.0)
 
 
 def test_a_group_of_an_older_release_starts_over_with_higher_terms_whatever_the_clock_says(path: Path) -> None:
@@ -91,13 +104,6 @@ def test_a_group_of_an_older_release_starts_over_with_higher_terms_whatever_the_
         assert lease.term > highest
 
 
-def test_yes_does_not_ask_and_json_says_what_went(path: Path) -> None:
-    SqliteLedger(path).close()
-    result = run(path, "--yes", "--output", "json")
-    expected = {"ledger": f"sqlite:{path}", "deleted": [str(path)], "highest_term": 0}
-    assert (0, expected) == (result.exit_code, json.loads(result.stdout))
-
-
 def test_what_lies_beside_the_file_and_the_link_to_it_go_too(path: Path, tmp_path: Path) -> None:
     """A killed process leaves its write-ahead log behind."""
     SqliteLedger(path).close()
@@ -105,6 +111,7 @@ def test_what_lies_beside_the_file_and_the_link_to_it_go_too(path: Path, tmp_pat
     (tmp_path / "link.db").symlink_to(path)
     result = run(tmp_path / "link.db", "--yes")
     assert (0, []) == (result.exit_code, list(tmp_path.iterdir()))
+    assert f"deleted {path}\n" in result.stdout
     held.close()
 
 
@@ -123,34 +130,6 @@ def test_a_wish_from_outside_is_no_sign_of_life() -> None:
     inspection = Inspection(ledger)
     ledger.append([encode(Drain(by="operator", name="alice")), b"no record at all"])
     assert None is inspection.living(0.01)
-
-
-@pytest.fixture(params=[pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("kafka", "redis")])
-def remote(request: pytest.FixtureRequest) -> str:
-    """The address of a ledger on a server, which does not exist yet."""
-    pytest.importorskip({"kafka": "confluent_kafka", "redis": "redis"}[request.param])
-    server = request.getfixturevalue(request.param)
-    return f"{server if '://' in server else f'kafka://{server}'}/{uuid4().hex}"
-
-
-def deleted_name(address: str) -> str:
-    group = address.rpartition("/")[2]
-    return f"{group}.ledger" if address.startswith("kafka:") else f"{group}:ledger"
-
-
-def test_on_a_server_a_group_is_deleted_when_all_have_left_and_its_address_was_typed(remote: str) -> None:
-    for _ in range(2):
-        result = run(remote, "--yes")
-        assert (1, "") == (result.exit_code, result.stdout)
-        assert "has none" in result.stderr or "there is no key" in result.stderr
-    with pytest.raises(LedgerMissing, match="there is none"):
-        delete_ledger(remote)
-    require_refusal_while_it_lives(remote, remote)
-    result = run(remote, "--output", "json", typed=f"{remote}\n")
-    assert 0 == result.exit_code, result.stderr
-    assert {"ledger": remote, "deleted": [deleted_name(remote)]}.items() <= json.loads(result.stdout).items()
-    with pytest.raises(LedgerMissing):
-        open_ledger(remote, create=False, patience=1.0)
 
 
 @pytest.mark.redis

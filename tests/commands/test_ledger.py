@@ -26,11 +26,6 @@ FOUNDED = genesis(lease=0.5)
 ANNA = [encode(record) for record in (FOUNDED, *WISHES, join("a", "anna"), Leave(by="a"))]
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def written(name: str, *payloads: bytes, trimmed_at: int = 0) -> str:
     """The address of a new ledger with these records. Its records below `trimmed_at` are dropped, after a snapshot."""
     with closing(SqliteLedger(name, create=True)) as ledger:
@@ -106,18 +101,14 @@ def test_nothing_is_imported_over_a_group_or_beside_one_that_may_live() -> None:
     assert 0 == run("import", str(living), "--yes", "--ledger", "sqlite:d.db").exit_code
 
 
-def test_who_imports_into_a_ledger_that_may_rewind_is_told_what_members_will_need(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_import_into_a_ledger_that_may_rewind_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = exported(written("a.db", *ANNA))
     assert not run("import", str(copy), "--ledger", "sqlite:b.db").stderr
     monkeypatch.setattr(SqliteLedger, "promises", frozenset())
     monkeypatch.setattr(SqliteLedger, "doubts", ("it has one replica",))
     told = run("import", str(copy), "--ledger", "sqlite:c.db")
-    assert (0, True) == (
-        told.exit_code,
-        "two members could lead at once (it has one replica): mend that" in told.stderr,
-    )
+    warning = "two members could lead at once (it has one replica): mend that"
+    assert (0, True) == (told.exit_code, warning in told.stderr)
     monkeypatch.setenv("NELI_ACCEPT_REWINDS", "true")
     assert not run("import", str(copy), "--ledger", "sqlite:d.db").stderr
 

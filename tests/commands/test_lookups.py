@@ -19,6 +19,7 @@ from tests.support.commands import neli
 from tests.support.processes.forked import Program
 from tests.support.waiting import until
 
+WATCH = "from neli_router.commands.lookups import watch_command; watch_command(prog_name='neli watch')"
 ALPHA = "alpha http://alpha:1 partition 0 term 4"
 
 
@@ -63,12 +64,11 @@ def test_an_endless_key_is_refused(place: StandIn) -> None:
 
 
 def test_the_table_and_the_members_are_printed_as_text_and_as_json(place: StandIn) -> None:
-    heads, *rows = [line.split() for line in neli("table").stdout.splitlines()]
+    heads, *lines = [line.split() for line in neli("table").stdout.splitlines()]
     assert ["PARTITION", "OWNER", "TERM", "TARGET", "PINNED", "LOAD", "STANDBY"] == heads
-    assert [["0", "alpha"], ["1", "-"]] == [row[:2] for row in rows]
-    assert [(0, "alpha", 4), (1, None, 0)] == [
-        (one["partition"], one["owner"], one["term"]) for one in printed("table")
-    ]
+    assert [["0", "alpha"], ["1", "-"]] == [line[:2] for line in lines]
+    rows = printed("table")
+    assert [(0, "alpha", 4), (1, None, 0)] == [(row["partition"], row["owner"], row["term"]) for row in rows]
     heads, row = [line.split() for line in neli("members").stdout.splitlines()]
     assert (["alpha", "http://alpha:1", "-", "100"], "WITNESS", "agent") == (row[:4], heads[-1], row[-1])
     (member,) = printed("members")
@@ -95,8 +95,7 @@ def test_a_watch_prints_until_the_agent_ends_it(place: StandIn) -> None:
 
 def test_a_watch_ends_when_its_reader_is_gone(place: StandIn, tmp_path: Path) -> None:
     """As with `| head -1`: a write would notice, but the next change may be days away."""
-    code = "from neli_router.commands.lookups import watch_command; watch_command(prog_name='neli watch')"
-    with Program(code, "k", folder=tmp_path) as process:
+    with Program(WATCH, "k", folder=tmp_path) as process:
         assert [ALPHA] == after_the_time(process.stdout.readline())
         process.stdout.close()
         assert process.wait(60) in {0, 1}, "1 if it wrote a line before it noticed"
@@ -137,17 +136,13 @@ def _ledger(tmp_path: Path) -> Iterator[Config]:
         yield config
 
 
-def test_a_ledger_is_read_without_an_agent_and_without_the_clients_library(
-    ledger: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_is_read_without_an_agent_and_without_httpx(ledger: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [one for one in sys.modules if one.startswith("neli_router.agent.client")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "httpx", None)  # As after `pip install .`: importing it raises.
     assert 2 == neli("members").exit_code
-    (owner,), (member,) = (
-        printed("owner", "k", "--ledger", ledger.ledger),
-        printed("members", "--ledger", ledger.ledger),
-    )
+    (owner,) = printed("owner", "k", "--ledger", ledger.ledger)
+    (member,) = printed("members", "--ledger", ledger.ledger)
     assert ("a", "http://a", "k") == (owner["name"], owner["address"], owner["key"])
     assert {"name": "a", "address": "http://a", "zone": "z", "weight": 1, "partitions": 2} == member
     rows = printed("table", "--ledger", ledger.ledger)
@@ -158,13 +153,11 @@ def test_a_ledger_is_read_without_an_agent_and_without_the_clients_library(
 
 
 def test_a_watch_of_a_ledger_prints_present_owners_and_changes(ledger: Config, tmp_path: Path) -> None:
-    code = "from neli_router.commands.lookups import watch_command; watch_command(prog_name='neli watch')"
-    with Program(code, "--ledger", ledger.ledger, "--output", "json", folder=tmp_path) as process:
+    with Program(WATCH, "--ledger", ledger.ledger, "--output", "json", folder=tmp_path) as process:
         first = [json.loads(process.stdout.readline()) for _ in range(2)]
         assert [(0, "a"), (1, "a")] == [(line["partition"], line["name"]) for line in first]
         with Member(replace(ledger, name="b")):
-            line = json.loads(process.stdout.readline())
-            while line["name"] != "b":  # Before that, the partition may have no owner.
-                line = json.loads(process.stdout.readline())
+            while json.loads(process.stdout.readline())["name"] != "b":  # Before, a partition may have no owner.
+                pass
         process.stdout.close()
         assert process.wait(60) in {0, 1}, "1 if it wrote a line before it noticed"

@@ -127,9 +127,8 @@ def none_lives(pids: Sequence[int]) -> bool:
 
 def test_the_command_runs_when_the_role_is_led_and_its_exit_code_is_passed_on(runs: Runs) -> None:
     run = runs.start("sh", "-c", "echo $NELI_ROLE $NELI_PARTITION $NELI_TERM $NELI_MEMBER; exit 7")
-    assert run.stderr.readline().startswith(
-        "neli run: waiting for role nightly: beta leads it (beta has owned it since 20"
-    )
+    waiting = "neli run: waiting for role nightly: beta leads it (beta has owned it since 20"
+    assert run.stderr.readline().startswith(waiting)
     assert None is run.poll()
     until(lambda: runs.agent.held == 1)
     runs.agent.say("waiting", why="gamma leads it")
@@ -187,9 +186,8 @@ def test_a_file_that_cannot_be_run_is_told_with_the_remedy(runs: Runs, text: str
 
 def test_what_a_command_leaves_running_is_ended_before_the_role_is_given_back(runs: Runs) -> None:
     runs.agent.leads()
-    child = runs.start(
-        "bash", "-c", "(echo $BASHPID >> pids; exec sleep 100) & while [ ! -e pids ]; do :; done; exit 4"
-    )
+    script = "(echo $BASHPID >> pids; exec sleep 100) & while [ ! -e pids ]; do :; done; exit 4"
+    child = runs.start("bash", "-c", script)
     script = "setsid sleep 100 > /dev/null 2>&1 & until grep -q sleep /proc/$!/comm; do :; done; echo $! > pids"
     daemon = runs.start("sh", "-c", script)
     assert 4 == child.end()[0]
@@ -338,12 +336,10 @@ def test_with_keep_it_outlives_its_agent_and_without_it_says_that_the_agent_is_g
     with ExitStack() as stack:
         with standing_in(tmp_path) as (agent, address):
             runs = Runs(agent, address, tmp_path)
-            keeping, once = (
-                stack.enter_context(runs.start("bash", "-c", "echo $$ >> pids; exec sleep 100", options=(option,)))
-                for option in ("--keep", "--once")
-            )
+            command = ("bash", "-c", "echo $$ >> pids; exec sleep 100")
+            keeping, once = (runs.start(*command, options=(option,)) for option in ("--keep", "--once"))
             for run in (keeping, once):
-                run.await_line("waiting for role nightly: beta leads it")
+                stack.enter_context(run).await_line("waiting for role nightly: beta leads it")
             agent.leads(remaining=FIRST)
             with agent.renewing():  # On a busy machine, a start may take longer than a lease.
                 pids = [*keeping.pids(1), *once.pids(1)]
@@ -431,18 +427,16 @@ Settled = Callable[[float, float], list[Host]]
 @pytest.fixture(name="settled")
 def _settled(tmp_path: Path) -> Iterator[Settled]:
     """Starts two hosts, whose agents share the partitions. The command must never run on both."""
-    hosts: list[Host] = []
+    with ExitStack() as stack:
 
-    def settled(lease: float, drain_timeout: float) -> list[Host]:
-        hosts.extend(Host(tmp_path, name, lease, drain_timeout) for name in ("alpha", "beta"))
-        until(lambda: all(host.is_settled() for host in hosts))  # Otherwise the command would move once, and not again.
-        return hosts.copy()
+        def settled(lease: float, drain_timeout: float) -> list[Host]:
+            hosts = [Host(tmp_path, name, lease, drain_timeout) for name in ("alpha", "beta")]
+            for host in hosts:
+                stack.callback(host.end)
+            until(lambda: all(host.is_settled() for host in hosts))  # Or the command would move once, and not again.
+            return hosts
 
-    try:
         yield settled
-    finally:
-        for host in hosts:
-            host.end()
     assert not (tmp_path / "overlap").exists()
 
 
@@ -456,9 +450,7 @@ def with_a_command(hosts: Sequence[Host]) -> Sequence[Host]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-def test_when_an_agent_ends_in_any_way_the_command_ends_here_and_only_then_begins_elsewhere(
-    settled: Settled, number: signal.Signals
-) -> None:
+def test_when_an_agent_ends_its_command_ends_before_another_begins(settled: Settled, number: signal.Signals) -> None:
     first, second = with_a_command(settled(1, 1))
     gone = first.pids
     send_at_rest(cast("Any", first.agent), number, first.ledger)
@@ -499,9 +491,7 @@ def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_
 
 
 @pytest.mark.process
-def test_a_role_that_is_to_go_elsewhere_does_so_when_all_of_the_command_is_gone_whoever_was_killed(
-    settled: Settled,
-) -> None:
+def test_a_role_moves_when_all_of_the_command_is_gone_whoever_was_killed(settled: Settled) -> None:
     """The kernel reports the death, so the drain timeout is not awaited: it is longer than this test."""
     hosts = settled(5, 3 * PATIENCE)
     with Client(hosts[0].socket, timeout=PATIENCE) as client:

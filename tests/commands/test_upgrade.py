@@ -53,18 +53,15 @@ def run(path: Path, *words: str) -> Result:
 def doctor(path: Path) -> tuple[str, str]:
     words = ("doctor", "--ledger", f"sqlite://{path}", "--layout-partitions", "4", "--output", "json")
     found = json.loads(neli(*words, "--socket", "/nowhere/agent.sock", NELI_LEASE=str(LEASE)).stdout)
-    return next(
-        (each["verdict"], f"{each['found']} -> {each['remedy']}") for each in found if each["name"] == "version"
-    )
+    (version,) = (each for each in found if each["name"] == "version")
+    return version["verdict"], f"{version['found']} -> {version['remedy']}"
 
 
 def test_a_group_whose_members_all_know_the_version_gets_it_and_keeps_it(path: Path, member: Member) -> None:
     assert ("warning", True) == (doctor(path)[0], "and all members know" in doctor(path)[1])
     result = run(path, "--dry-run")
-    assert (0, f"The group's fold version is {OLD}, and all 1 members know {NEWEST}.\n") == (
-        result.exit_code,
-        result.stdout,
-    )
+    told = f"The group's fold version is {OLD}, and all 1 members know {NEWEST}.\n"
+    assert (0, told) == (result.exit_code, result.stdout)
     assert OLD == member.state.version
     result = run(path)
     assert (0, f"The group's fold version is {NEWEST} now; it was {OLD}.\n") == (result.exit_code, result.stdout)
@@ -76,7 +73,7 @@ def test_a_group_whose_members_all_know_the_version_gets_it_and_keeps_it(path: P
     assert "fine" == doctor(path)[0]
 
 
-def test_members_that_do_not_know_the_version_are_named_and_nothing_changes(
+def test_members_that_lack_the_version_are_named_and_nothing_changes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neli_router.commands.upgrade.WATCH_LEASES", 0.01)
@@ -86,17 +83,12 @@ def test_members_that_do_not_know_the_version_are_named_and_nothing_changes(
         rows = [line.split() for line in result.stdout.splitlines()]
         wanted = [["NAME", "ADDRESS", "KNOWS"], *([it, f"{it}.example:7000", str(OLD)] for it in ("bob", "eve"))]
         assert (5, wanted) == (result.exit_code, rows)
-        assert (
-            f"an upgrade to fold version {NEWEST} was wanted, but 2 of 3 members do not know it: bob at "
-            f"bob.example:7000 (knows {OLD}), eve at" in result.stderr
-        )
+        why = f"2 of 3 members do not know it: bob at bob.example:7000 (knows {OLD}), eve at"
+        assert f"an upgrade to fold version {NEWEST} was wanted, but {why}" in result.stderr
     result = run(path, "--dry-run", "--output", "json")
     bob = {"name": "bob", "address": "bob.example:7000", "oldest": OLD, "newest": OLD}
-    assert (5, OLD, bob) == (
-        result.exit_code,
-        json.loads(result.stdout)["version"],
-        json.loads(result.stdout)["behind"][0],
-    )
+    shown = json.loads(result.stdout)
+    assert (5, OLD, bob) == (result.exit_code, shown["version"], shown["behind"][0])
     verdict, found = doctor(path)
     assert ("warning", True) == (verdict, f"do not know {NEWEST}: bob (knows {OLD}), eve (knows {OLD})" in found)
 
@@ -109,13 +101,14 @@ def test_a_member_that_is_dead_holds_nothing_back(path: Path, member: Member) ->
 
 
 def test_a_ledger_without_a_group_or_without_members_is_refused(path: Path, tmp_path: Path) -> None:
-    result = run(path)
-    assert (5, True) == (result.exit_code, "the group has no member: start its members" in result.stderr)
     SqliteLedger(tmp_path / "new.db").close()
-    result = run(tmp_path / "new.db")
-    assert (5, True) == (result.exit_code, "the ledger has none yet" in result.stderr)
-    result = run(tmp_path / "typo.db")
-    assert (1, True) == (result.exit_code, "there is no such file" in result.stderr)
+    for ledger, code, said in (
+        (path, 5, "the group has no member: start its members"),
+        (tmp_path / "new.db", 5, "the ledger has none yet"),
+        (tmp_path / "typo.db", 1, "there is no such file"),
+    ):
+        result = run(ledger)
+        assert (code, True) == (result.exit_code, said in result.stderr), result.stderr
     result = neli("upgrade", "--ledger", "peers://127.0.0.1:7801,127.0.0.1:7802/jobs", NELI_PROTOCOL="term")
     assert (5, True) == (result.exit_code, "an upgrade was wanted" in result.stderr), result.stderr
 

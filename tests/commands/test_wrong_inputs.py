@@ -22,7 +22,6 @@ COMMANDS = [
     ("frobnicate", 2, "No such command 'frobnicate'"),
     # Look-ups
     ("owner ''", 2, "a KEY was wanted, but one is empty"),
-    ("owner --partition ''", 2, "'' is not a valid integer range"),
     ("owner -", 2, "a KEY was wanted, but standard input has no key: write one a line"),
     ("members --ledger sqlite:none.db", 5, "none.db was wanted, but there is no such file"),
     ("table --ledger peers://127.0.0.1:1/jobs", 2, "but a list of peers has none: ask one of their agents"),
@@ -32,12 +31,10 @@ COMMANDS = [
     ('events --follow --exec "a \'b"', 2, "a command was wanted, but this is none (No closing quotation)"),
     ("events --exec true", 2, "events that are to come were wanted, but --follow is not given"),
     ("owner --agent nonsense a", 2, "an agent's address is unix:/path/agent.sock"),
-    ("table --output yaml", 2, "'yaml' is not one of 'text', 'json'"),
     ("watch a --partition 1", 2, "a key or a partition was wanted: --key takes any text, also 42"),
     # Wishes
     ("drain ''", 2, "'NAME': it is empty: is a variable of the shell not set?"),
     ("weigh w -3", 2, "-3 is not in the range x>=0"),
-    ("weigh w \u00b2", 2, "is not a valid integer range"),
     ("weigh w", 2, "either a WEIGHT or --undo was wanted"),
     ("load", 2, "either a PROFILE or --undo was wanted"),
     ("load none.json", 2, "the load profile none.json cannot be read: No such file or directory"),
@@ -46,17 +43,12 @@ COMMANDS = [
     # Running
     ("run --key '' -- true", 2, "'--key': it is empty: is a variable of the shell not set?"),
     ("run --partition -1 -- true", 2, "-1 is not in the range x>=0"),
-    ("run --role r -- true", 2, "No such option"),
     ("run -- true", 2, "--key takes any text, also 42; --partition takes a number"),
     ("run --key r -- ''", 2, "a command was wanted behind `--`, and this is empty"),
     ("run --key r --wait 5 --no-wait -- true", 2, "either --wait or --no-wait was wanted, but both were given"),
     ("run --key r -- no-such-command", 127, "no-such-command was not found"),
     ("run --key r -- ./profile.json", 126, "is not an executable file: check its path and its mode"),
-    (
-        "run --key r -- 'sleep 1; date'",
-        127,
-        "was not found: if it is a line for the shell, write sh -c 'sleep 1; date'",
-    ),
+    ("run --key r -- 'sleep 1; date'", 127, "if it is a line for the shell, write sh -c 'sleep 1; date'"),
     ("run --key r -- 'no\nsuch\x1b[31m'", 127, "but no\\nsuch\\x1b[31m was not found"),
     ("run --key r --grace nan -- true", 2, "'nan' is not a number of seconds"),
     # The agent
@@ -67,7 +59,6 @@ COMMANDS = [
     ("agent --ledger sqlite::memory:", 2, "would be in memory, where no other connection finds it: name a file, or"),
     ("agent --ledger sqlite:x.db --socket ''", 2, "would listen nowhere: name a socket, or an address to listen on\n"),
     ("agent --ledger kafka://localhost", 2, "a group was wanted after the brokers, as in kafka://localhost:9092/jobs"),
-    ("agent --ledger kafka://h:9092/jobs?acks=1", 2, "the setting acks cannot be chosen"),
     ("agent --ledger memory://x --lease 0", 2, "Error: lease='0' must be a number of seconds above 0 (flag --lease)\n"),
     ("agent --ledger kafka://127.0.0.1:1/jobs --protocol fast-neli", 2, "knows only what it leads itself"),
     ("agent --protocol term", 2, "no peers are named to elect from: name them all, such as --peers a:7801,b"),
@@ -96,9 +87,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("line", "code", "said"), COMMANDS, ids=[line for line, _, _ in COMMANDS])
-def test_a_wrong_command_says_what_was_wanted_and_ends_with_its_code(
-    line: str, code: int, said: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_is_refused(line: str, code: int, said: str, capfd: pytest.CaptureFixture[str]) -> None:
     result = neli(*shlex.split(line))
     output = result.output + capfd.readouterr().err
     assert code == result.exit_code, output
