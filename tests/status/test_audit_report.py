@@ -46,9 +46,7 @@ def told(document: str) -> Any:
     return json.loads(document.partition('id="told">')[2].partition("</script>")[0])
 
 
-def test_the_verdict_stands_at_the_top_colours_belong_to_names_and_the_script_is_told_the_longest_tenures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_verdict_colours_and_the_longest_tenures_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     document = html_of(audit_of(overlap=True), ADDRESS)
     assert '<section class="verdict" data-is="broken"' in document
     assert "<strong>A promise was broken</strong>" in document
@@ -70,9 +68,7 @@ def test_the_verdict_stands_at_the_top_colours_belong_to_names_and_the_script_is
 
 
 @pytest.mark.browser
-def test_in_a_report_only_its_script_runs_which_tells_owners_zooms_and_lights_members(
-    browser: webdriver.Chrome, tmp_path: Path
-) -> None:
+def test_the_reports_own_script_shows_owners_zooms_and_highlights(browser: webdriver.Chrome, tmp_path: Path) -> None:
     path, shown = tmp_path / "report.html", browser
     path.write_text(html_of(audit_of(ATTACK, overlap=True), ADDRESS), encoding="utf-8")
     browser.get_log("browser")  # type: ignore[no-untyped-call]

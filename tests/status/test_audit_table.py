@@ -30,9 +30,7 @@ def test_tenures_moves_members_takeovers_and_findings_are_rows() -> None:
     assert ([("alice", 4, 7.5)], ["note"]) == (takeovers, [it["severity"] for it in tables["findings"]])
 
 
-def test_delta_keeps_them_a_later_audit_replaces_them_and_a_folder_that_cannot_be_written_is_an_error(
-    tmp_path: Path,
-) -> None:
+def test_a_later_audit_replaces_the_tables_and_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
     write_tables(tables_of(audited(entries(HISTORY[:12]))), tmp_path)
     found = audited(entries(HISTORY), one_clock=True)
     write_tables(tables_of(found), tmp_path)

@@ -113,9 +113,7 @@ def test_each_kind_of_record_is_counted_and_a_certified_death_apart_from_suspici
     assert (1, 0, 0) == tuple(one.group.counts[kind] for kind in ("certified", "expired", "suspicions"))
 
 
-def test_only_the_newest_events_are_kept_deaths_longer_than_wishes_and_numbers_longer_than_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_events_are_kept_up_to_a_bound_and_deaths_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = 50
     monkeypatch.setattr(chronicle, "EVENTS_MAX", kept)
     one = reading(genesis())

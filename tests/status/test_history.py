@@ -5,6 +5,7 @@ offset 1, and the term 1002 began with the record at offset 2.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -42,8 +43,8 @@ EMPTY = State(at=1)
 """The ledger in memory begins at offset 1."""
 
 
-def ledger_of(*records: Record | bytes) -> MemoryLedger:
-    ledger = MemoryLedger(MemoryLog())
+def ledger_of(*records: Record | bytes, kind: Callable[[MemoryLog], MemoryLedger] = MemoryLedger) -> MemoryLedger:
+    ledger = kind(MemoryLog())
     ledger.append([record if isinstance(record, bytes) else encode(record) for record in records])
     return ledger
 
@@ -184,9 +185,7 @@ def test_what_is_left_of_a_trimmed_ledger_says_what_it_said_before(plot: list[Pl
     assert {None} >= {row.counted for row in rows_of(ledger) if row.offset < known}
 
 
-def test_a_snapshot_far_below_is_found_and_of_two_the_newer_serves_unless_it_contradicts_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_newest_sound_snapshot_is_found_however_far_below(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "LOOK_BACK", 2)
     ledger = ledger_of(*PAIR, snapshot("a", folded(*PAIR, state=EMPTY)), *[beat("a")] * 50)
     ledger.trim(6)
@@ -214,12 +213,11 @@ def test_before_the_first_snapshot_left_or_without_one_only_the_record_itself_is
 
 
 class Faltering(MemoryLedger):
-    """Raises, or returns nothing without knowing why, the requested number of times."""
+    """Raises, or returns nothing without knowing why, once for each of `troubles`."""
 
     def __init__(self, log: MemoryLog, troubles: list[Callable[[], list[Entry]]]) -> None:
         super().__init__(log)
-        self._troubles = troubles
-        self.unsure = False
+        self._troubles, self.unsure = troubles, False
 
     def read(self, timeout: float) -> list[Entry]:
         self.unsure = bool(self._troubles)
@@ -233,19 +231,14 @@ def away() -> list[Entry]:
     raise LedgerUnavailable("a read was wanted", "nothing answers", "wait")
 
 
-def log_of_pair() -> MemoryLog:
-    log = MemoryLog()
-    MemoryLedger(log).append([encode(record) for record in PAIR])
-    return log
-
-
 def test_a_short_outage_leaves_nothing_out_and_a_long_one_or_a_range_that_is_not_there_is_an_error() -> None:
-    ledger = Faltering(log_of_pair(), [away, list, away])
+    ledger = ledger_of(*PAIR, kind=partial(Faltering, troubles=[away, list, away]))
     assert [1, 2, 3, 4, 5] == [entry.offset for entry in between(ledger, 1, 6)]
     for trouble in (away, list):
+        ledger = ledger_of(*PAIR, kind=partial(Faltering, troubles=[trouble] * 10))
         with pytest.raises(LedgerUnavailable):
-            list(between(Faltering(log_of_pair(), [trouble] * 10), 1, 6, patience=0.0))
-    assert [4, 5] == [entry.offset for entry in between(Holed(log_of_pair()), 4, 7)]
+            list(between(ledger, 1, 6, patience=0.0))
+    assert [4, 5] == [entry.offset for entry in between(ledger_of(*PAIR, kind=Holed), 4, 7)]
     with pytest.raises(GroupMismatch):
         rows_of(ledger_of(genesis(version=9), join("a", "alice", versions=(1, 9))))
     held = ledger_of(*PAIR)

@@ -74,9 +74,7 @@ def test_owners_terms_and_members_are_those_that_the_store_names(store: Store) -
     assert [] == store.told  # The store's first content is not news.
 
 
-def test_a_lease_runs_out_by_the_stores_clock_on_this_hosts_time_and_is_not_known_while_the_store_is_away(
-    store: Store,
-) -> None:
+def test_a_lease_runs_out_by_the_stores_clock_and_is_unknown_while_it_is_away(store: Store) -> None:
     store.say(0.0, a={0: 11})
     assert {"a": pytest.approx(3.0)} == store.left(2.0)
     assert {"a": 0.0} == store.left(9.0)
@@ -138,9 +136,7 @@ def test_among_peers_an_event_has_the_reason_that_the_agents_member_heard_for_th
     assert "a leads less (it lost its majority): 1 partition to nobody" == store.told[-1]
 
 
-def test_a_reason_that_comes_after_the_event_is_told_with_it_once_more_and_one_of_another_term_or_too_late_never(
-    store: Store,
-) -> None:
+def test_a_reason_may_come_a_little_later_but_not_for_another_term(store: Store) -> None:
     store.chronicle.look(knowing(Led(0, 11, "it won before"), Led(None, 0, "it has not heard of one yet")))
     store.say(a={0: 11}, b={1: 12})
     store.say(2 * LEASE, a={}, b={0: 21, 1: 12})

@@ -59,9 +59,7 @@ def with_member(view: StatusView, place: int, **different: Any) -> StatusView:
     return replace(view, members=members)
 
 
-def test_a_large_group_is_shown_whole_with_each_cause_once_and_a_borrowed_one_without_what_it_cannot_know_or_do(
-    page: Page, agent: StandIn
-) -> None:
+def test_a_large_group_is_shown_whole_and_a_borrowed_one_without_wishes(page: Page, agent: StandIn) -> None:
     agent.view = large = group()
     page.open(agent.address)
     expected = [large.members[cell.owner].name for cell in large.table.partitions if cell.owner is not None]
@@ -108,9 +106,7 @@ def test_a_member_is_shown_with_its_lease_weight_load_lag_and_witness(view: Page
     view.await_text('tr[data-member="worker-2"] .lease', "not heard yet")
 
 
-def test_a_takeover_is_followed_without_a_reload_and_colours_stay_with_names_after_one(
-    view: Page, agent: StandIn
-) -> None:
+def test_a_takeover_needs_no_reload_and_colours_stay_with_names(view: Page, agent: StandIn) -> None:
     def looks() -> dict[str, str]:
         found = view.run(
             "return [...document.querySelectorAll('#members tbody tr')]"
@@ -196,9 +192,7 @@ def test_a_hostile_name_is_shown_as_text(view: Page, agent: StandIn) -> None:
         assert view.run("return window.isHurt === undefined")
 
 
-def test_it_has_nothing_inline_fits_a_narrow_window_and_is_dark_where_the_system_is_or_as_was_chosen(
-    view: Page,
-) -> None:
+def test_it_has_nothing_inline_fits_a_narrow_window_and_follows_the_theme(view: Page) -> None:
     assert 0 == view.count("script:not([src]), style, [style*='url'], [onclick]")
     places = "[...document.querySelectorAll(':root, .members .scroll')]"
     view.unlock(TOKEN)  # It adds a column.
@@ -357,9 +351,7 @@ def test_wishes_are_made_by_keys_alone_and_escape_leaves_one_unmade(allowed: Pag
     assert ("/v1/weigh", WishAsked(name="worker-2", weight=7)) == agent.asked[-1]
 
 
-def test_a_refused_preview_or_wish_says_why_keeps_what_was_said_and_can_be_made_again(
-    allowed: Page, agent: StandIn
-) -> None:
+def test_a_refused_preview_or_wish_says_why_and_can_be_repeated(allowed: Page, agent: StandIn) -> None:
     allowed.click('tr[data-member="worker-2"] .acts button + button')
     agent.refusal = REFUSAL
     allowed.press(Keys.BACKSPACE, "9")
@@ -396,9 +388,7 @@ def test_a_token_that_no_longer_opens_is_replaced_where_the_wish_is(view: Page, 
     assert [("/v1/drain", WishAsked(name="worker-1", preview=True))] == agent.asked
 
 
-def test_a_stream_that_says_nothing_or_ended_is_said_to_have_and_comes_back_by_itself(
-    view: Page, agent: StandIn
-) -> None:
+def test_a_silent_or_broken_stream_is_reported_and_comes_back(view: Page, agent: StandIn) -> None:
     agent.is_mute = True
     view.await_word("silent")
     view.await_text('tr[data-member="worker-0"] .lease', "not known")
