@@ -113,7 +113,6 @@ def test_many_keys_have_their_owners_in_their_order(agent: Running) -> None:
 @pytest.mark.parametrize(
     ("body", "found"),
     [
-        (b"", "it is not JSON"),
         (b"{", "it is not JSON"),
         (b"\xff\xfe", "it is not JSON"),
         (b'{"keys": ["\xff"]}', "it is not JSON"),
@@ -122,7 +121,6 @@ def test_many_keys_have_their_owners_in_their_order(agent: Running) -> None:
         (b'{"keys": "Secret"}', "Expected `array`, got `str` - at `$.keys`"),
         (b'{"keys": ["Secret", 7]}', "Expected `str`, got `int` - at `$.keys[1]`"),
         (b'{"Secret": []}', "a field that is not known"),
-        (b"null", "Expected `object`, got `null`"),
     ],
 )
 def test_a_body_that_is_not_what_was_asked_for_is_refused(agent: Running, body: bytes, found: str) -> None:

@@ -12,16 +12,15 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from click.testing import CliRunner
 
 from neli_router.agent.wire import PeersView, PeerView
-from neli_router.commands.cli import main
 from neli_router.commands.lookups import unled, why_of
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.peers.kept import KeptMemory
 from tests.member.test_peer_footing import PARTITIONS, Listed
+from tests.support import commands
 from tests.support.agents.running import TOKEN, Running, over_unix, running
 from tests.support.servers.process import free_udp_ports
 from tests.support.tools import output_of, tool
@@ -37,7 +36,7 @@ OPTIONS: dict[str, Any] = {"protocol": "term", "lease": LEASE, "beat": 0.5, "lay
 
 def neli(*words: str) -> tuple[int, str]:
     """The exit code and the output."""
-    result = CliRunner().invoke(main, words, env={"NELI_CONFIG": "", "NELI_AGENT": ""})
+    result = commands.neli(*words)
     return result.exit_code, result.output
 
 
