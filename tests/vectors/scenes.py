@@ -17,15 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from neli_router.protocols.induction.fold import WISHES_MAX, State, fold
-from neli_router.protocols.induction.records import (
-    Beat,
-    Expire,
-    Handover,
-    Join,
-    Record,
-    decode,
-    encode,
-)
+from neli_router.protocols.induction.records import Beat, Expire, Handover, Join, Record, decode, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from tests.support.records import parsed
 from tests.vectors.files import Entries

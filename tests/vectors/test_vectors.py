@@ -4,18 +4,17 @@ import json
 from collections import defaultdict
 from hashlib import sha256
 from math import inf
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 import pytest
 
-from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.pump import oldest_state
 from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import fold
 from neli_router.protocols.induction.records import Record, decode
 from tests.vectors.__main__ import FOLDER, main
-from tests.vectors.files import bytes_of, described, read_ledger, start_of
+from tests.vectors.files import described, read_ledger, start_of
 
 SIZE_MAX = 600_000
 """Bytes of all files: people read them, and every clone has them."""
@@ -23,14 +22,14 @@ SIZE_MAX = 600_000
 NAMES = sorted(path.name.removesuffix(".states.jsonl") for path in FOLDER.glob("*.states.jsonl"))
 
 
-def lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+def content(name: str) -> str:
+    return (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_ledger_folds_to_the_states_beside_it(name: str) -> None:
-    head, *states = lines(f"{name}.states.jsonl")
-    text = (FOLDER / f"{name}.ledger.jsonl").read_text(encoding="utf-8")
+    head, *states = map(json.loads, content(f"{name}.states").splitlines())
+    text = content(f"{name}.ledger")
     assert head["sha256"] == sha256(text.encode()).hexdigest()
     entries = read_ledger(text)
     snapshot, state = start_of(entries)
@@ -53,7 +52,7 @@ def test_a_ledger_folds_to_the_states_beside_it(name: str) -> None:
 def test_every_kind_of_record_counts_somewhere_and_is_void_somewhere() -> None:
     changed: defaultdict[bool, set[str]] = defaultdict(set)
     for name in NAMES:
-        entries = read_ledger((FOLDER / f"{name}.ledger.jsonl").read_text(encoding="utf-8"))
+        entries = read_ledger(content(f"{name}.ledger"))
         _, state = start_of(entries)
         for offset, payload in entries:
             if offset >= state.at:
@@ -93,27 +92,15 @@ class Retained:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reader_starts_with_the_snapshot_that_is_named(name: str) -> None:
-    entries = read_ledger((FOLDER / f"{name}.ledger.jsonl").read_text(encoding="utf-8"))
+    entries = read_ledger(content(f"{name}.ledger"))
     assert start_of(entries)[1] == oldest_state(cast(Ledger, Retained(entries)))
-
-
-def test_keys_have_these_slots_and_partitions() -> None:
-    for line in lines("hashing.jsonl"):
-        layout = Layout(slots=line["slots"], partitions=line["partitions"], tags=line["tags"])
-        key = line["text"] if "text" in line else bytes_of(line)
-        assert (line["slot"], line["partition"]) == (layout.slot(key), layout.partition(key))
-
-
-def test_readers_take_these_lines_and_skip_those() -> None:
-    for line in lines("decoding.jsonl"):
-        record, payload = decode(bytes_of(line)), bytes_of(line)
-        assert (line["kind"], payload) == (None if record is None else type(record).__name__.lower(), payload)
 
 
 def test_the_files_are_those_that_the_generator_writes_and_small(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but the simulated ledgers, which a change to the simulator would change."""
+    """So the code finds these slots of keys, hashes of facts and kinds of lines. A change to the simulator would change
+    the simulated ledgers, which are left out here."""
     monkeypatch.setattr("tests.vectors.__main__.SEEDS", {})
     monkeypatch.setattr("sys.argv", ["vectors"])
     assert (0, "") == (main(), capsys.readouterr().out)
