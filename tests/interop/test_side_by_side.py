@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 from uuid import uuid4
 
 import pytest
@@ -71,18 +71,6 @@ there and waits."""
 BODY = re.compile(rb"[0-9]{19}%([a-z0-9-]+)")
 
 
-class Contestant(Protocol):
-    name: str
-
-    @property
-    def leads(self) -> bool: ...
-    @property
-    def life(self) -> Life: ...
-    def ask_to_leave(self) -> object: ...
-    def leave(self) -> None: ...
-    def kill(self) -> object: ...
-
-
 class Ours:
     """A process with a `Member`, which notes what it leads."""
 
@@ -127,14 +115,7 @@ class Ours:
         self.process.end(0.0)
 
 
-class Heartbeat(NamedTuple):
-    offset: int
-    body: bytes
-
-    @property
-    def name(self) -> str:
-        found = BODY.fullmatch(self.body)
-        return found[1].decode() if found else f"no heartbeat: {self.body!r}"
+Contestant = Ours | GoneliMember
 
 
 class Arena:
@@ -142,19 +123,15 @@ class Arena:
 
     def __init__(self, brokers: str, group: str, folder: Path, stack: ExitStack) -> None:
         self._brokers, self._group, self._folder, self._stack = brokers, group, folder, stack
-        self._admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
-        settings = {
-            "bootstrap.servers": brokers,
-            "group.id": f"{group}-reader",
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-        self._reader = stack.enter_context(closing(Consumer(settings)))
+        client: dict[str, str | int | float | bool] = {"bootstrap.servers": brokers, "log_level": 0}
+        self._admin = AdminClient(client)
+        reader = Consumer({**client, "group.id": f"{group}-reader", "enable.auto.commit": False})
+        self._reader = stack.enter_context(closing(reader))
         self._reader.assign([TopicPartition(f"{group}.neli", 0, 0)])
-        self.heartbeats: list[Heartbeat] = []
+        self.heartbeats: list[tuple[int, str]] = []
+        """The offset of each heartbeat, and who sent it."""
         self.all: list[Contestant] = []
         self.alive: list[Contestant] = []
-        self._members: tuple[object, ...] = ()
 
     def start(self, kind: str, *, first: bool = False) -> Contestant:
         """Start one more, behind all others in the order by which the assignors of both kinds give partition 0, or
@@ -163,32 +140,21 @@ class Arena:
         That order is by the members' identities at the broker, which begin with their `client.id`.
         """
         assert len(self.alive) < 2
-        others = [int(self._rank(it)) for it in self.alive] or [500]
+        others = [int(it.name.partition("-")[0]) for it in self.alive] or [500]
         rank = min(others) - 1 if first else max(others) + 1
         name = f"{rank}-{kind}-{len(self.all)}"
-        contestant = self._goneli(name) if kind == "goneli" else self._ours(name)
+        contestant: Contestant
+        if kind == "goneli":
+            topic, settings = f"{self._group}.neli", {"client.id": name, **SOON_TOLD}
+            contestant = GoneliMember(self._brokers, self._group, topic, name, HEARTBEAT_TIMEOUT, settings=settings)
+        else:
+            strategies = "partition.assignment.strategy=range,roundrobin"
+            address = f"kafka://{self._brokers}/{self._group}?{strategies}&client.id={name}"
+            contestant = Ours(self._folder, address, name)
+        self._stack.enter_context(contestant)
         self.all.append(contestant)
         self.alive.append(contestant)
         return contestant
-
-    def _rank(self, contestant: Contestant) -> str:
-        return contestant.name.partition("-")[0]
-
-    def _goneli(self, name: str) -> Contestant:
-        member = GoneliMember(
-            self._brokers,
-            self._group,
-            f"{self._group}.neli",
-            name,
-            HEARTBEAT_TIMEOUT,
-            settings={"client.id": name, **SOON_TOLD},
-        )
-        return self._stack.enter_context(member)
-
-    def _ours(self, name: str) -> Contestant:
-        strategies = "partition.assignment.strategy=range,roundrobin"
-        address = f"kafka://{self._brokers}/{self._group}?{strategies}&client.id={name}"
-        return self._stack.enter_context(Ours(self._folder, address, name))
 
     def until(self, holds: Callable[[], bool], wanted: str) -> None:
         give_up_at = time.monotonic() + PATIENCE
@@ -200,9 +166,10 @@ class Arena:
     def read(self) -> None:
         for message in self._reader.consume(1000, 0.0):
             assert message.error() is None, message.error()
-            offset, body = message.offset(), message.value()
+            offset, body = message.offset(), message.value() or b""
             assert offset is not None
-            self.heartbeats.append(Heartbeat(offset, body or b""))
+            found = BODY.fullmatch(body)
+            self.heartbeats.append((offset, found[1].decode() if found else f"no heartbeat: {body!r}"))
 
     def settle(self, leader: Contestant) -> None:
         """Wait until `leader` leads, no other live process does, all of them are members, and one of its heartbeats was
@@ -210,17 +177,16 @@ class Arena:
         self.until(lambda: self._leaders() == [leader], f"{leader.name} should lead alone")
         self.read()
         heard = len(self.heartbeats)
-        self.until(lambda: any(it.name == leader.name for it in self.heartbeats[heard:]), f"{leader.name} should beat")
-        self.until(lambda: self._are_members() and self._leaders() == [leader], f"{leader.name} should go on to lead")
+        self.until(lambda: leader.name in [by for _, by in self.heartbeats[heard:]], f"{leader.name} should beat")
+        members = (ConsumerGroupState.STABLE, *sorted(it.name for it in self.alive))
+        self.until(
+            lambda: self._members() == members and self._leaders() == [leader], f"{leader.name} should go on to lead"
+        )
 
     def _leaders(self) -> list[Contestant]:
         return [it for it in self.alive if it.leads]
 
-    def _are_members(self) -> bool:
-        self._members = self._asked_for_members()
-        return self._members == (ConsumerGroupState.STABLE, *sorted(it.name for it in self.alive))
-
-    def _asked_for_members(self) -> tuple[object, ...]:
+    def _members(self) -> tuple[object, ...]:
         """The group's state, and its members, according to the broker."""
         try:
             found = self._admin.describe_consumer_groups([self._group])[self._group].result(PATIENCE)
@@ -233,7 +199,7 @@ class Arena:
         spans = sorted((span for life in lives for span in life.spans), key=lambda span: span.since)
         logs = [it.process.log for it in self.alive if isinstance(it, Ours)]
         live = [it.name for it in self.alive]
-        return "\n".join([*map(str, spans), f"they live: {live}; members: {self._members}", *logs])
+        return "\n".join([*map(str, spans), f"they live: {live}; members: {self._members()}", *logs])
 
 
 @pytest.fixture
@@ -283,7 +249,7 @@ def test_exactly_one_of_both_kinds_leads_through_starts_clean_stops_and_kills(ar
     # Terms rise over our owners, whichever process led in between. Each is above the offset of its heartbeat by one.
     ours = [it.life for it in arena.all if isinstance(it, Ours)]
     assert [] == judged(ours).faults
-    names = {1 + heartbeat.offset: heartbeat.name for heartbeat in arena.heartbeats}
+    names = {1 + offset: name for offset, name in arena.heartbeats}
     assert [] == [span for life in ours for span in life.spans if names.get(span.term) != life.name]
     assert {it.name for it in arena.all} == set(names.values())
     took = tenures[-1].until - tenures[0].since
