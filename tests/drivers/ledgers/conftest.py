@@ -1,6 +1,6 @@
 """The machine may be busy: no test of a ledger depends on a server's speed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from neli_router.drivers.addresses import problems_of
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
+from tests.support.asking import Open, take, write
 from tests.support.waiting import PATIENCE
 
 
@@ -19,7 +20,7 @@ def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., Ledger]]:
+def opened() -> Iterator[Open]:
     with ExitStack() as stack:
 
         def open_one(url: str, *, create: bool = True) -> Ledger:
@@ -27,3 +28,16 @@ def opened() -> Iterator[Callable[..., Ledger]]:
             return stack.enter_context(closing(open_ledger(url, create=create, patience=1.0)))
 
         yield open_one
+
+
+@pytest.fixture
+def begun(opened: Open) -> Open:
+    """Opens a ledger, and writes and reads these payloads."""
+
+    def begin(url: str, *payloads: bytes) -> Ledger:
+        ledger = opened(url)
+        write(ledger, *payloads)
+        assert [*payloads] == take(ledger, len(payloads))
+        return ledger
+
+    return begin

@@ -1,11 +1,20 @@
-"""Ledgers on a server that is asked: what each of them does when its server falls silent."""
+"""Ledgers on a server that is asked: what each of them does when its server falls silent, or complains."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 
-from neli_router.errors import LedgerUnavailable
+pytest.importorskip("redis")
+
+import redis as redis_py
+
+from neli_router.drivers.ledgers.postgresql import link as postgresql_link
+from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress
+from neli_router.drivers.ledgers.redis import link as redis_link
+from neli_router.drivers.ledgers.redis.address import RedisAddress
+from neli_router.errors import LedgerUnavailable, LedgerUnusable
 from tests.conftest import require
 from tests.support.asking import Open, append_through_trouble, next_through_trouble, through_trouble, trouble_of
 from tests.support.servers import postgresql, redis
@@ -43,3 +52,34 @@ def test_a_frozen_server_is_no_silence_and_heals(
         server.thaw()
     append_through_trouble(ledger, b"two")
     until(lambda: b"two" in [entry.payload for entry in through_trouble(lambda: ledger.read(0.1))])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (psycopg.errors.TooManyConnections("too many"), LedgerUnavailable, "raise max_connections"),
+        (psycopg.errors.AdminShutdown("terminating"), LedgerUnavailable, "bring the server back"),
+        (psycopg.errors.QueryCanceled("statement timeout"), LedgerUnavailable, "raise statement_timeout"),
+        (psycopg.OperationalError('FATAL: database "x" does not exist'), LedgerUnusable, "correct the database"),
+        (psycopg.OperationalError("FATAL: the database system is starting up"), LedgerUnavailable, "wait: it is"),
+        (psycopg.OperationalError("connection refused"), LedgerUnavailable, "check the server"),
+        (redis_py.exceptions.BusyLoadingError("Redis is loading"), LedgerUnavailable, "wait: it reads its data"),
+        (redis_py.ResponseError("MISCONF Redis is configured to"), LedgerUnavailable, "keeps it from saving to disk"),
+        (redis_py.exceptions.MasterDownError("Link is down"), LedgerUnavailable, "bring its master back"),
+        (redis_py.ResponseError("CLUSTERDOWN Hash slot not served"), LedgerUnavailable, "missing nodes back"),
+        (redis_py.exceptions.MovedError("3999 127.0.0.1:6381"), LedgerUnusable, "a server that is not a cluster"),
+        (redis_py.exceptions.ClusterCrossSlotError("Keys"), LedgerUnusable, "write the group in braces"),
+        (redis_py.ResponseError("ERR something else"), LedgerUnavailable, "check the server"),
+        (redis_py.ConnectionError("Connection refused"), LedgerUnavailable, "check the server"),
+        (OSError("no route"), LedgerUnavailable, "check the server"),
+    ],
+)
+def test_each_complaint_comes_with_what_to_do(error: Exception, kind: type[Exception], said: str) -> None:
+    servers = (("host", 1),)
+    if isinstance(error, psycopg.Error):
+        at = PostgresqlAddress("jobs", "data", servers)
+        explained = postgresql_link.explain(error, at, "the opening", opening=True)
+    else:
+        explained = redis_link.explain(error, RedisAddress("redis", "jobs", servers), "a read")
+    assert kind is type(explained)
+    assert said in explained.remedy

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from neli_router.drivers.ledgers.base import Ledger, Promise
-from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress, parse
-from neli_router.drivers.ledgers.postgresql.link import SqlLink, explain
+from neli_router.drivers.ledgers.postgresql.address import parse
+from neli_router.drivers.ledgers.postgresql.link import SqlLink
 from neli_router.drivers.open import delete_ledger
 from neli_router.errors import LedgerError, LedgerRewound, LedgerUnavailable, LedgerUnusable
 from tests.conftest import require
@@ -37,25 +37,23 @@ from tests.support.servers.postgresql import DURABLE, Postgresql, missing
 from tests.support.servers.redis import make_certificates
 from tests.support.waiting import PATIENCE, until
 
-on_servers = pytest.mark.postgresql
+pytestmark = pytest.mark.postgresql
 
-LOST = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'neli'"
+GONE = "it is gone, and there was a record at offset 3"
+ANOTHER = "the record at offset 3 is not the one that was read there"
 
 
-@pytest.fixture(name="server", scope="module")
-def _server() -> Iterator[Postgresql]:
-    """A server that no test here kills, or changes for the next one."""
+def started() -> Iterator[Postgresql]:
     require(missing())
-    with Postgresql.started(settings=DURABLE) as started:
-        yield started
+    with Postgresql.started(settings=DURABLE) as server:
+        yield server
 
 
-@pytest.fixture(name="own")
-def _own() -> Iterator[Postgresql]:
-    """A server for one test."""
-    require(missing())
-    with Postgresql.started(settings=DURABLE) as started:
-        yield started
+server = pytest.fixture(scope="module")(started)
+"""A server that no test here kills, or changes for the next one."""
+
+own = pytest.fixture(started)
+"""A server for one test."""
 
 
 @pytest.fixture(name="url")
@@ -63,7 +61,6 @@ def _url(server: Postgresql, request: pytest.FixtureRequest) -> str:
     return server.url(f"t{hash(request.node.name) % 2**32}")
 
 
-@on_servers
 def test_any_client_can_read_records_and_the_oldest_are_dropped(server: Postgresql, url: str, opened: Open) -> None:
     ledger = opened(url)
     assert (1, 1) == (ledger.start(), ledger.tip())
@@ -82,7 +79,6 @@ def test_any_client_can_read_records_and_the_oldest_are_dropped(server: Postgres
     assert [3001] == write(ledger, b"more")
 
 
-@on_servers
 def test_a_ledger_that_must_be_there_is_not_made(server: Postgresql, url: str, opened: Open) -> None:
     with pytest.raises(LedgerUnusable, match=r"has no group .*: correct the address, or start a member"):
         opened(url, create=False)
@@ -90,7 +86,6 @@ def test_a_ledger_that_must_be_there_is_not_made(server: Postgresql, url: str, o
     assert [b"one"] == take(opened(url, create=False), 1)
 
 
-@on_servers
 def test_groups_schemas_and_databases_keep_their_ledgers_apart(server: Postgresql, opened: Open) -> None:
     server.ask("CREATE DATABASE other")
     here = server.url("apart")
@@ -105,7 +100,6 @@ def test_groups_schemas_and_databases_keep_their_ledgers_apart(server: Postgresq
         assert [url.encode()] == take(opened(url), 1)
 
 
-@on_servers
 def test_offsets_are_in_the_order_of_commits_and_without_holes_whatever_the_roles_settings_are(
     server: Postgresql, opened: Open
 ) -> None:
@@ -122,33 +116,23 @@ def test_offsets_are_in_the_order_of_commits_and_without_holes_whatever_the_role
     assert list(range(1, count + 1)) == [entry.offset for entry in entries(reader, count)]
 
 
-@on_servers
 @pytest.mark.parametrize(
     ("harm", "found"),
     [
-        ("DROP SCHEMA neli CASCADE", "it is gone, and there was a record at offset 3"),
-        ("DROP TABLE neli.records", "it is gone, and there was a record at offset 3"),
+        ("DROP SCHEMA neli CASCADE", GONE),
+        ("DROP TABLE neli.records", GONE),
         ("TRUNCATE neli.records", "it ends at 1, and there was a record at offset 3"),
         ('DELETE FROM neli.records WHERE "offset" > 1', "it ends at 2, and there was a record at offset 3"),
-        (
-            "UPDATE neli.records SET payload = 'x' WHERE \"offset\" = 3",
-            "the record at offset 3 is not the one that was read there",
-        ),
-        (
-            "DELETE FROM neli.ledgers; DELETE FROM neli.records; INSERT INTO neli.ledgers (name) VALUES ('jobs')",
-            "it is gone, and there was a record at offset 3",
-        ),
+        ("UPDATE neli.records SET payload = 'x' WHERE \"offset\" = 3", ANOTHER),
+        ("DELETE FROM neli.ledgers; DELETE FROM neli.records; INSERT INTO neli.ledgers (name) VALUES ('jobs')", GONE),
     ],
 )
-def test_what_takes_records_away_is_a_rewound_ledger(own: Postgresql, opened: Open, harm: str, found: str) -> None:
-    ledger = opened(own.url("jobs"))
-    write(ledger, b"one", b"two", b"three")
-    assert [b"one", b"two", b"three"] == take(ledger, 3)
+def test_what_takes_records_away_is_a_rewound_ledger(own: Postgresql, begun: Open, harm: str, found: str) -> None:
+    ledger = begun(own.url("jobs"), b"one", b"two", b"three")
     own.ask(harm)
     assert found == rewinds(ledger)
 
 
-@on_servers
 def test_a_restored_copy_is_a_rewound_ledger_even_if_it_has_grown(own: Postgresql, opened: Open) -> None:
     ledger = opened(own.url("jobs"))
     write(ledger, b"one", b"two")
@@ -159,10 +143,9 @@ def test_a_restored_copy_is_a_rewound_ledger_even_if_it_has_grown(own: Postgresq
         "TRUNCATE neli.records; INSERT INTO neli.records TABLE saved; "
         "SELECT neli.append(1, ARRAY['a', 'b', 'c']::bytea[])"
     )
-    assert "the record at offset 3 is not the one that was read there" == rewinds(ledger)
+    assert ANOTHER == rewinds(ledger)
 
 
-@on_servers
 def test_a_record_that_someone_deleted_is_missed(url: str, server: Postgresql, opened: Open) -> None:
     write(opened(url), b"one", b"two", b"three")
     server.ask(
@@ -173,7 +156,6 @@ def test_a_record_that_someone_deleted_is_missed(url: str, server: Postgresql, o
         take(opened(url), 3)
 
 
-@on_servers
 def test_a_crash_loses_nothing_that_was_acknowledged(own: Postgresql, opened: Open) -> None:
     ledger = opened(own.url("jobs"))
     assert {Promise.DURABLE, Promise.MULTI_HOST, Promise.NEVER_REWINDS} == ledger.promises
@@ -185,7 +167,6 @@ def test_a_crash_loses_nothing_that_was_acknowledged(own: Postgresql, opened: Op
     assert b"more" == next_through_trouble(ledger)
 
 
-@on_servers
 def test_a_failover_to_a_synchronous_standby_loses_nothing(own: Postgresql, opened: Open) -> None:
     with own.standby(synchronous=True) as standby:
         ledger = opened(own.url("jobs", standby))
@@ -200,7 +181,6 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing(own: Postgresql, open
         assert b"three" == next_through_trouble(ledger)
 
 
-@on_servers
 def test_a_failover_that_lost_records_is_a_rewound_ledger(own: Postgresql, opened: Open) -> None:
     with own.standby() as standby:
         ledger = opened(own.url("jobs", standby))
@@ -219,13 +199,11 @@ def test_a_failover_that_lost_records_is_a_rewound_ledger(own: Postgresql, opene
         assert "it ends at 3, and there was a record at offset 4" == rewinds(ledger)
 
 
-@on_servers
 def test_a_standby_alone_is_refused(own: Postgresql, opened: Open) -> None:
     with own.standby() as standby, pytest.raises(LedgerUnavailable, match="give the primary's address, or all hosts"):
         opened(standby.url("jobs"))
 
 
-@on_servers
 def test_a_lock_that_a_stopped_client_holds_is_named_and_a_long_transaction_harms_nothing(
     url: str, server: Postgresql, opened: Open
 ) -> None:
@@ -242,7 +220,6 @@ def test_a_lock_that_a_stopped_client_holds_is_named_and_a_long_transaction_harm
         append_through_trouble(ledger, b"four")
 
 
-@on_servers
 def test_a_member_that_may_not_see_who_holds_a_lock_says_what_it_may(server: Postgresql, opened: Open) -> None:
     url = server.url("locked")
     write(opened(url), b"one")
@@ -263,15 +240,13 @@ def lands(ledger: Ledger, payload: bytes) -> bool:
     return False
 
 
-@on_servers
 def test_sessions_that_an_operator_ends_are_opened_again(url: str, server: Postgresql, opened: Open) -> None:
     ledger = opened(url)
     for number in (b"1", b"2", b"3"):
         until(partial(lands, ledger, number))
-        server.ask(LOST)
+        server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'neli'")
 
 
-@on_servers
 def test_a_server_without_a_free_connection_says_so_and_heals(opened: Open) -> None:
     require(missing())
     few = {"max_connections": "6", "superuser_reserved_connections": "1", "max_wal_senders": "0"}
@@ -290,7 +265,6 @@ def test_a_server_without_a_free_connection_says_so_and_heals(opened: Open) -> N
         assert [3] == through_trouble(lambda: [ledger.tip()])
 
 
-@on_servers
 def test_a_full_disk_is_said_and_heals(own: Postgresql, opened: Open, as_root: Path) -> None:
     disk = own.folder / "disk"
     disk.mkdir()
@@ -322,7 +296,6 @@ GRANT SELECT, INSERT, DELETE ON neli.records TO {role};
 """
 
 
-@on_servers
 def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(own: Postgresql, opened: Open) -> None:
     write(opened(own.url("jobs")), b"one")
     own.ask("CREATE ROLE member LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE asker LOGIN PASSWORD 'word'")
@@ -351,7 +324,6 @@ def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(o
     opened(by("asker:word"), create=False)
 
 
-@on_servers
 def test_tls_a_password_file_and_a_service_file_are_libpq_s_own(
     own: Postgresql, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +354,6 @@ def test_tls_a_password_file_and_a_service_file_are_libpq_s_own(
             opened(doubtful)
 
 
-@on_servers
 def test_rights_that_are_taken_away_and_given_back_heal(own: Postgresql, opened: Open) -> None:
     write(opened(own.url("jobs")), b"one")
     own.ask("CREATE ROLE member LOGIN")
@@ -401,7 +372,6 @@ def test_rights_that_are_taken_away_and_given_back_heal(own: Postgresql, opened:
     assert [(0, 0)] == own.ask("SELECT (SELECT count(*) FROM neli.records), (SELECT count(*) FROM neli.ledgers)")
 
 
-@on_servers
 def test_without_notifications_a_reader_polls(url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a pooler in transaction mode, which accepts LISTEN and delivers nothing."""
     monkeypatch.setattr(SqlLink, "listen", lambda link, channel: None)
@@ -412,7 +382,6 @@ def test_without_notifications_a_reader_polls(url: str, opened: Open, monkeypatc
     assert ledger._reader._link.is_polling  # type: ignore[attr-defined]
 
 
-@on_servers
 def test_a_link_polls_only_while_notifications_are_missing(url: str) -> None:
     at, _ = parse(*url.split(":", 1))
     assert at is not None
@@ -428,7 +397,6 @@ def test_a_link_polls_only_while_notifications_are_missing(url: str) -> None:
         assert not link.is_polling
 
 
-@on_servers
 def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(own: Postgresql, opened: Open) -> None:
     safe = {Promise.DURABLE, Promise.NEVER_REWINDS}
     for setting, promises, doubt in (
@@ -453,26 +421,6 @@ def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(own: Po
     assert any("the standbys are asynchronous" in doubt for doubt in ledger.doubts)
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "said"),
-    [
-        (psycopg.errors.TooManyConnections("too many"), LedgerUnavailable, "raise max_connections"),
-        (psycopg.errors.AdminShutdown("terminating"), LedgerUnavailable, "bring the server back"),
-        (psycopg.errors.QueryCanceled("statement timeout"), LedgerUnavailable, "raise statement_timeout"),
-        (psycopg.OperationalError('FATAL: database "x" does not exist'), LedgerUnusable, "correct the database"),
-        (psycopg.OperationalError("FATAL: the database system is starting up"), LedgerUnavailable, "wait: it is"),
-        (psycopg.OperationalError("connection refused"), LedgerUnavailable, "check the server"),
-    ],
-)
-def test_each_complaint_of_postgresql_comes_with_what_to_do(error: Exception, kind: type[Exception], said: str) -> None:
-    at, _ = parse("postgresql", "//host/data?group=jobs")
-    assert isinstance(at, PostgresqlAddress)
-    explained = explain(error, at, "the opening", opening=True)
-    assert kind is type(explained)
-    assert said in explained.remedy
-
-
-@on_servers
 def test_nothing_is_appended_to_a_ledger_that_is_gone(own: Postgresql, opened: Open) -> None:
     ledger = opened(own.url("jobs"))
     write(ledger, b"one")

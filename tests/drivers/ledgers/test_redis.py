@@ -24,29 +24,19 @@ from neli_router.drivers.open import delete_ledger
 from neli_router.errors import LedgerRewound, LedgerUnavailable, LedgerUnusable
 from neli_router.router.router import Router
 from tests.conftest import require
-from tests.support.asking import (
-    Open,
-    append_through_trouble,
-    next_through_trouble,
-    rewinds,
-    take,
-    trouble_of,
-    write,
-)
+from tests.support.asking import Open, append_through_trouble, next_through_trouble, rewinds, take, trouble_of, write
 from tests.support.servers.redis import Redis, Sentinel, missing
 from tests.support.waiting import PATIENCE, until
 
 pytest.importorskip("redis")
 
-import redis as redis_py
-
-from neli_router.drivers.ledgers.redis.link import Command, Link, explain
+from neli_router.drivers.ledgers.redis.link import Command, Link
 from neli_router.drivers.ledgers.redis.stream import RecordStream
 
 QUESTIONS = 12
 """Questions of an idle reader: the first waits for some milliseconds in Redis, the last for BLOCK_MAX."""
 
-on_servers = pytest.mark.redis
+pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
@@ -57,7 +47,6 @@ def server() -> Iterator[Redis]:
         yield started
 
 
-@on_servers
 def test_offsets_are_the_second_part_of_places_and_any_client_can_read_the_records(server: Redis, opened: Open) -> None:
     ledger = opened(server.url("jobs"))
     assert (1, 1) == (ledger.start(), ledger.tip())
@@ -68,7 +57,6 @@ def test_offsets_are_the_second_part_of_places_and_any_client_can_read_the_recor
     assert (7, 11) == (ledger.start(), ledger.tip())
 
 
-@on_servers
 def test_a_ledger_that_must_be_there_is_not_made(server: Redis, opened: Open) -> None:
     with pytest.raises(LedgerUnusable, match="there is no key jobs:ledger: correct the address, or start a member"):
         opened(server.url("jobs"), create=False)
@@ -78,14 +66,12 @@ def test_a_ledger_that_must_be_there_is_not_made(server: Redis, opened: Open) ->
     assert [b"one"] == take(opened(server.url("jobs"), create=False), 1)
 
 
-@on_servers
 def test_groups_and_databases_keep_their_ledgers_apart(server: Redis, opened: Open) -> None:
     for url in (server.url("a"), server.url("b"), server.url("a") + "?db=3", server.unix_url("{c}")):
         assert [1] == write(opened(url), url.encode())
         assert [url.encode()] == take(opened(url), 1)
 
 
-@on_servers
 def test_a_stream_that_others_meddle_with_is_unusable(server: Redis, opened: Open) -> None:
     for words, said in (
         ("XADD {}:ledger * record x", r"another program added to it with `\*`"),
@@ -99,7 +85,6 @@ def test_a_stream_that_others_meddle_with_is_unusable(server: Redis, opened: Ope
             take(opened(server.url(group)), 3)
 
 
-@on_servers
 @pytest.mark.parametrize(
     ("saved", "found"),
     [
@@ -127,7 +112,6 @@ def commands(server: Redis) -> Counter[str]:
     return Counter({name: int(calls) for name, calls in said if name != "info"})
 
 
-@on_servers
 def test_a_question_that_need_not_wait_is_one_command_and_brings_the_anchor(server: Redis, opened: Open) -> None:
     for payload in ("one", "two", "three", "four"):
         server.cli("XADD", "jobs:ledger", "0-*", "record", payload)
@@ -143,7 +127,6 @@ def test_a_question_that_need_not_wait_is_one_command_and_brings_the_anchor(serv
         assert ([3, 4], None) == ([entry.offset for entry in found.entries], found.anchor)
 
 
-@on_servers
 def test_while_entries_wait_to_be_taken_the_server_is_asked_for_nothing(server: Redis, opened: Open) -> None:
     reader = opened(server.url("jobs"))
     assert [] == reader.read(0.0)
@@ -156,27 +139,21 @@ def test_while_entries_wait_to_be_taken_the_server_is_asked_for_nothing(server: 
     assert [b"%d" % number for number in range(10)] == take(reader, 10)
 
 
-@on_servers
-def test_a_stream_that_is_replaced_under_a_waiting_reader_hands_nothing_over(server: Redis, opened: Open) -> None:
+def test_a_stream_that_is_replaced_under_a_waiting_reader_hands_nothing_over(server: Redis, begun: Open) -> None:
     """The script runs in one step, so that no connection breaks and no offset is ever seen to go back."""
     script = (
         "redis.call('DEL', KEYS[1]) for i = 1, tonumber(ARGV[1]) do "
         "redis.call('XADD', KEYS[1], '0-*', 'record', 'new ' .. i) end"
     )
     for count in (0, 1, 2, 3, 50):
-        ledger = opened(server.url(f"jobs-{count}"))
-        write(ledger, b"one", b"two")
-        assert [b"one", b"two"] == take(ledger, 2)
+        ledger = begun(server.url(f"jobs-{count}"), b"one", b"two")
         server.cli("EVAL", script, "1", f"jobs-{count}:ledger", str(count))
         rewinds(ledger)
 
 
-@on_servers
-def test_nothing_is_appended_to_a_stream_that_is_gone(server: Redis, opened: Open) -> None:
+def test_nothing_is_appended_to_a_stream_that_is_gone(server: Redis, begun: Open) -> None:
     """Otherwise the next group would begin behind a record of the last one."""
-    ledger = opened(server.url("jobs"))
-    write(ledger, b"one")
-    assert [b"one"] == take(ledger, 1)
+    ledger = begun(server.url("jobs"), b"one")
     # Wait until the reader waits for long enough that the append notices the loss first.
     until(lambda: ledger._reader._block >= BLOCK_MAX)  # type: ignore[attr-defined]
     server.cli("FLUSHALL")
@@ -186,7 +163,6 @@ def test_nothing_is_appended_to_a_stream_that_is_gone(server: Redis, opened: Ope
     assert "0" == server.cli("EXISTS", "jobs:ledger")
 
 
-@on_servers
 def test_a_failover_that_lost_nothing_is_followed(opened: Open) -> None:
     require(missing())
     with Sentinel.started() as group:
@@ -204,7 +180,6 @@ def test_a_failover_that_lost_nothing_is_followed(opened: Open) -> None:
         assert b"three" == next_through_trouble(ledger)
 
 
-@on_servers
 def test_a_failover_that_lost_records_is_a_rewound_ledger(opened: Open) -> None:
     require(missing())
     with Sentinel.started() as group:
@@ -221,12 +196,9 @@ def test_a_failover_that_lost_records_is_a_rewound_ledger(opened: Open) -> None:
         assert "it ends at 3, and there was a record at offset 4" == rewinds(ledger)
 
 
-@on_servers
-def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_as_old_as_its_question(server: Redis, begun: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle reader's questions wait in Redis, and their answers may have been true only when they were asked."""
-    ledger = opened(server.url("jobs"))
-    write(ledger, b"one")
-    assert [b"one"] == take(ledger, 1)
+    ledger = begun(server.url("jobs"), b"one")
     asked_at: list[float] = []
     too_young: list[float] = []
     enough = threading.Event()
@@ -248,7 +220,6 @@ def test_an_answer_is_as_old_as_its_question(server: Redis, opened: Open, monkey
     assert [] == too_young
 
 
-@on_servers
 @pytest.mark.parametrize(
     ("setting", "refusing", "found", "remedy"),
     [
@@ -269,27 +240,6 @@ def test_a_server_that_takes_no_records_says_why_and_heals(
     append_through_trouble(ledger, b"three")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "said"),
-    [
-        (redis_py.exceptions.BusyLoadingError("Redis is loading"), LedgerUnavailable, "wait: it reads its data"),
-        (redis_py.ResponseError("MISCONF Redis is configured to"), LedgerUnavailable, "keeps it from saving to disk"),
-        (redis_py.exceptions.MasterDownError("Link is down"), LedgerUnavailable, "bring its master back"),
-        (redis_py.ResponseError("CLUSTERDOWN Hash slot not served"), LedgerUnavailable, "missing nodes back"),
-        (redis_py.exceptions.MovedError("3999 127.0.0.1:6381"), LedgerUnusable, "a server that is not a cluster"),
-        (redis_py.exceptions.ClusterCrossSlotError("Keys"), LedgerUnusable, "write the group in braces"),
-        (redis_py.ResponseError("ERR something else"), LedgerUnavailable, "check the server"),
-        (redis_py.ConnectionError("Connection refused"), LedgerUnavailable, "check the server"),
-        (OSError("no route"), LedgerUnavailable, "check the server"),
-    ],
-)
-def test_each_complaint_of_redis_comes_with_what_to_do(error: Exception, kind: type[Exception], said: str) -> None:
-    explained = explain(error, RedisAddress("redis", "jobs", (("host", 1),)), "a read")
-    assert kind is type(explained)
-    assert said in explained.remedy
-
-
-@on_servers
 def test_a_replica_is_refused_and_so_is_a_master_that_became_one(server: Redis, opened: Open) -> None:
     with Redis.started(settings={"replicaof": f"127.0.0.1 {server.port}"}) as replica:
         with pytest.raises(LedgerUnavailable, match=r"from a master, but that server is a replica: .*redis\+sentinel"):
@@ -305,13 +255,12 @@ def test_a_replica_is_refused_and_so_is_a_master_that_became_one(server: Redis, 
 RIGHTS = "+hello +select +xadd +xread +xrange +xtrim +xinfo|stream"
 
 
-@on_servers
-def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(server: Redis, opened: Open) -> None:
+def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(
+    server: Redis, opened: Open, begun: Open
+) -> None:
     rights = RIGHTS.split()
     server.cli("ACL", "SETUSER", "member", "on", ">word", "resetkeys", "~jobs:*", "-@all", *rights)
-    ledger = opened(server.url("jobs", who="member:word@"))
-    write(ledger, b"one", b"two")
-    assert [b"one", b"two"] == take(ledger, 2)
+    ledger = begun(server.url("jobs", who="member:word@"), b"one", b"two")
     ledger.trim(2)
     assert (2, 3) == (ledger.start(), ledger.tip())
     assert any("cannot be seen: let the user run CONFIG GET" in doubt for doubt in ledger.doubts)
@@ -329,13 +278,10 @@ def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(s
         opened(server.url("jobs"))
 
 
-@on_servers
-def test_rights_that_are_taken_away_and_given_back_heal(server: Redis, opened: Open) -> None:
+def test_rights_that_are_taken_away_and_given_back_heal(server: Redis, begun: Open) -> None:
     server.cli("ACL", "SETUSER", "member", "on", ">word", "~*", "+@all", "-del")
     url = server.url("jobs", who="member:word@")
-    ledger = opened(url)
-    write(ledger, b"one")
-    assert [b"one"] == take(ledger, 1)
+    ledger = begun(url, b"one")
     server.cli("ACL", "SETUSER", "member", "-@all")
     assert "NOPERM" in trouble_of(lambda: ledger.read(0)).found
     server.cli("ACL", "SETUSER", "member", "+@all", "-del")
@@ -348,13 +294,10 @@ def test_rights_that_are_taken_away_and_given_back_heal(server: Redis, opened: O
     assert "0" == server.cli("EXISTS", "jobs:ledger")
 
 
-@on_servers
-def test_tls_works_and_a_stranger_s_certificate_is_refused(opened: Open) -> None:
+def test_tls_works_and_a_stranger_s_certificate_is_refused(opened: Open, begun: Open) -> None:
     require(missing())
     with Redis.started(tls=True) as secure, Redis.started(tls=True) as stranger:
-        ledger = opened(secure.url("jobs"))
-        write(ledger, b"one")
-        assert [b"one"] == take(ledger, 1)
+        begun(secure.url("jobs"), b"one")
         url = f"rediss://127.0.0.1:{secure.port}/jobs"
         for doubtful in (url, f"{url}?ca={stranger.ca}"):
             with pytest.raises(LedgerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
@@ -363,7 +306,6 @@ def test_tls_works_and_a_stranger_s_certificate_is_refused(opened: Open) -> None
             opened(f"redis://127.0.0.1:{secure.port}/jobs")  # Plain text, to a server that speaks only TLS.
 
 
-@on_servers
 def test_what_it_promises_and_what_endangers_it_follow_from_the_settings(server: Redis, opened: Open) -> None:
     for settings, promises, doubt in (
         ("", set(), "appendonly is no: a restart loses records"),
