@@ -3,6 +3,8 @@
 tests/chaos has real brokers.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("confluent_kafka")
@@ -13,18 +15,8 @@ from neli_router.drivers.ledgers.kafka import reader as module
 from neli_router.drivers.ledgers.kafka.reader import LOOK_EVERY, LOOK_MAX, PAUSE, PROBE_EVERY, Prober
 from neli_router.drivers.ledgers.kafka.topic import Questions
 
-
-class Clock:
-    """Stands still, except for the time that a test or a question takes."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-CLOCK = Clock()
+CLOCK: SimpleNamespace = SimpleNamespace(now=100.0, monotonic=lambda: CLOCK.now)
+"""Stands still, except for the time that a test or a question takes."""
 
 
 @pytest.fixture(autouse=True)

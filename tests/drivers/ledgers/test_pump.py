@@ -33,15 +33,7 @@ from neli_router.protocols.induction.events import (
     Wish,
 )
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State
-from neli_router.protocols.induction.records import (
-    Drain,
-    Leave,
-    Record,
-    Snapshot,
-    decode,
-    encode,
-    snapshot_version,
-)
+from neli_router.protocols.induction.records import Drain, Leave, Record, Snapshot, decode, encode, snapshot_version
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.protocols.protocol import Notice, Stopped
 from tests.drivers.ledgers.tape import Scripted, Tape, failure
@@ -411,46 +403,36 @@ def test_a_ledger_that_cannot_be_read_cannot_be_begun() -> None:
         Rig(tape)
 
 
-def in_doubt(tape: Tape) -> Rig:
-    """A pump whose machine has read all of `tape`, and then learned from a record that the ledger lost others."""
-    rig = Rig(tape).turn()
+def in_doubt() -> tuple[Rig, Tape]:
+    """A pump whose machine has read all of a tape, and then learned from a record that the ledger lost others."""
+    rig = Rig(tape := Tape(genesis(), join("a"))).turn()
     rig.machine.answers[Read] = [Recheck()]
     tape.append([b"a line"])
     rig.turn()
     rig.machine.heard.clear()
-    return rig
+    return rig, tape
 
 
-def test_a_doubt_lets_what_was_read_be_read_again_and_not_be_given_to_the_machine_again() -> None:
-    tape = Tape(genesis(), join("a"))
-    rig = in_doubt(tape)
+@pytest.mark.parametrize("first", [1, 3], ids=["all", "what was not dropped meanwhile"])
+def test_a_doubt_lets_what_was_read_be_read_again_and_not_be_given_to_the_machine_again(first: int) -> None:
+    rig, tape = in_doubt()
+    tape.drop(first)
     tape.append([encode(WISH)])
-    rig.turn()
-    assert [Read([(4, WISH)], 0.0)] == rig.events
+    assert [(4, WISH)] == [entry for event in rig.turn(2).events for entry in event.entries]
     assert 5 == tape.position
 
 
 @pytest.mark.parametrize("shorter", [False, True])
 def test_what_was_read_and_is_not_there_any_more_breaks_the_ledger(*, shorter: bool) -> None:
-    tape = Tape(genesis(), join("a"))
-    rig = in_doubt(tape)
+    rig, tape = in_doubt()
     tape.payloads[1:] = [] if shorter else [encode(join("b")), b"a line"]
     event = rig.turn().events[0]
     assert isinstance(event, LedgerBroken)
     assert isinstance(event.error, LedgerRewound)
 
 
-def test_what_was_dropped_meanwhile_is_not_looked_at() -> None:
-    tape = Tape(genesis(), join("a"))
-    rig = in_doubt(tape)
-    tape.drop(3)
-    tape.append([encode(WISH)])
-    assert [Read([(4, WISH)], 0.0)] == rig.turn(2).events
-
-
 def test_a_doubt_that_meets_an_outage_is_looked_into_after_it() -> None:
-    tape = Tape(genesis(), join("a"))
-    rig = in_doubt(tape)
+    rig, tape = in_doubt()
     tape.fails["read"] = failure(LedgerUnavailable)
     rig.turn()
     tape.fails.clear()
@@ -459,8 +441,7 @@ def test_a_doubt_that_meets_an_outage_is_looked_into_after_it() -> None:
 
 
 def test_lines_that_raise_doubts_do_not_keep_a_member_from_reading_on() -> None:
-    tape = Tape(genesis())
-    rig = in_doubt(tape)
+    rig, tape = in_doubt()
 
     def look() -> None:
         rig.now += 0.01  # The time of a look grows with its reads.
