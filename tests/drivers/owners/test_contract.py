@@ -161,10 +161,8 @@ def test_a_partition_that_nobody_says_to_lead_has_no_owner_and_the_reason_is_tol
             router.owner("key")
         owners.publish(LAYOUT, claim("a", {i: 10 for i in ALL if i != partition}))
         until(lambda: "a" in names(router))
-        with pytest.raises(
-            NoOwner,
-            match="no live member has recorded in the store of owners that it leads it: wait for its next owner",
-        ):
+        said = "no live member has recorded in the store of owners that it leads it: wait for its next owner"
+        with pytest.raises(NoOwner, match=said):
             router.owner("key")
         assert "a" == router.owner_of_role(partition + 1).name
         owners.publish(LAYOUT, claim("a", {partition: 10}))

@@ -76,10 +76,7 @@ def test_plain_sql_and_routers_name_the_owners_that_members_publish(ask: Ask, ad
 
     ledger = tmp_path / "ledger.db"
     with Router.from_postgresql(address, wait=False) as router:
-        with (
-            member(address, "a", ledger=ledger, lease=2.0),
-            member(address, "b", ledger=ledger, lease=2.0),
-        ):
+        with member(address, "a", ledger=ledger, lease=2.0), member(address, "b", ledger=ledger, lease=2.0):
             until(lambda: sorted(names(router)) == ["a"] * 4 + ["b"] * 4)
             for key in ("customer-42", "customer-7", "Zoë"):
                 owner = router.owner(key)

@@ -6,27 +6,21 @@ m1, m2, m3 ---what each leads---> a real Redis ---messages---> Router.from_redis
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Holding
 from neli_router.lab.processes.group import MemberProcess
 from neli_router.lab.referee import LifePhase
 from neli_router.router.router import Router
-from neli_router.router.table import Owner
-from neli_router.router.watch import Change, Watch
+from neli_router.router.watch import Change
 from tests.conftest import require
 from tests.support.processes.peer_group import PeerProcesses
 from tests.support.servers import network as networks
 from tests.support.servers.network import Network
 from tests.support.servers.redis import Redis, missing
-
-pytest.importorskip("redis")
-
-from neli_router.drivers.ledgers.redis.address import parse
-from neli_router.drivers.owners.redis import RedisOwners
 
 pytestmark = [pytest.mark.redis, pytest.mark.process]
 
@@ -50,12 +44,9 @@ class Told:
     def __init__(self, group: PeerProcesses, url: str, stack: ExitStack) -> None:
         self.group = group
         self.router = stack.enter_context(Router.from_redis(url, wait=False))
-        at, problems = parse(*url.split(":", 1))
-        assert at is not None, problems
-        self._store = stack.enter_context(closing(RedisOwners(at)))
+        self._watch = stack.enter_context(self.router.watch())
+        self._store = stack.enter_context(closing(owners_at(url).open()))
         self._store.table()  # From now on it hears each message.
-        self._watch: Watch | None = None
-        self._stack = stack
 
     def led(self) -> Holders:
         """The owners that the processes themselves report. A stopped process cannot note what it has lost."""
@@ -78,14 +69,9 @@ class Told:
             lambda: len(self.led()) == PARTITIONS and self.led() == self.shown(),
             "the router was to show what the processes lead",
         )
-        if self._watch is None:
-            self._watch = self._stack.enter_context(self.router.watch())
         return self.led()
 
-    def leader(self, shown: Holders) -> MemberProcess:
-        return self.group.running[shown[0][0]]
-
-    def await_takeover(self, gone: MemberProcess, before: Holders) -> Holders:
+    def await_takeover(self, gone: MemberProcess, before: Holders) -> None:
         """Wait until the router shows others, under higher terms, for everything that `gone` led."""
         lost = {partition: term for partition, (name, term) in before.items() if name == gone.life.name}
         assert lost
@@ -98,7 +84,6 @@ class Told:
             )
 
         self.group.wait_until(is_taken, "the router was to show the new owners")
-        return self.shown()
 
     def card(self, name: str) -> tuple[str, int]:
         """The identity of one life of a member, and when it expires."""
@@ -112,32 +97,19 @@ class Told:
             heard += [dict(one.holdings) for one in news]
         return heard
 
-    def changes(self) -> list[tuple[int, Owner]]:
-        """Each owner that the router has begun to show."""
-        assert self._watch is not None
-        found = []
+    def require_no_fall(self) -> None:
+        """No term that was written, or that the router has begun to show, is lower than one before it."""
+        shown = []
         while (change := self._watch.take(0.0)) is not None:
             assert isinstance(change, Change)
             if change.after is not None:
-                found.append((change.partition, change.after))
-        return found
-
-
-def falls(terms: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Partition, term, and the lower term that was seen after it."""
-    return [
-        (partition, before, after)
-        for partition in range(PARTITIONS)
-        for before, after in pairwise(term for one, term in terms if one == partition)
-        if after < before
-    ]
-
-
-def require_no_fall(told: Told) -> None:
-    messages = told.messages()
-    assert [] == falls([(partition, held.term) for one in messages for partition, held in one.items()])
-    assert [] == falls([(partition, owner.term) for partition, owner in told.changes()])
-    assert [] == told.group.verdict().faults
+                shown.append((change.partition, change.after.term))
+        written = [(partition, held.term) for one in self.messages() for partition, held in one.items()]
+        for seen in (written, shown):
+            for partition in range(PARTITIONS):
+                terms = [term for one, term in seen if one == partition]
+                assert sorted(terms) == terms, partition
+        assert [] == self.group.verdict().faults
 
 
 @pytest.fixture(name="apart")
@@ -163,14 +135,14 @@ def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_tha
 ) -> None:
     told, network = apart
     before = told.settle()
-    alone = told.leader(before)
+    alone = told.group.running[before[0][0]]
     name = alone.life.name
     others = [other for other in NAMES if other != name]
     for other in others:
         network.cut(name, other)
     told.await_takeover(alone, before)
     told.group.wait_until(lambda: not alone.life.held, "the one alone was to lose everything")
-    require_no_fall(told)
+    told.require_no_fall()
 
     # It still renews itself in Redis, but nothing that it says after it was fenced is in a partition's message.
     life, expires_ms = told.card(name)
@@ -185,4 +157,4 @@ def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_tha
     network.heal()
     after = told.settle()
     assert all(after[partition][1] > term for partition, (_, term) in before.items() if after[partition][0] != name)
-    require_no_fall(told)
+    told.require_no_fall()

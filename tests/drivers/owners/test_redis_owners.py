@@ -13,12 +13,9 @@ import pytest
 
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
-from neli_router.errors import (
-    ConfigError,
-    GroupMismatch,
-    LedgerUnusable,
-    NoOwner,
-)
+from neli_router.drivers.open import owners_at
+from neli_router.drivers.owners.base import Card, Holding, Owners
+from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable, NoOwner
 from neli_router.member.member import Member
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
@@ -29,9 +26,7 @@ from tests.support.waiting import until
 
 pytest.importorskip("redis")
 
-from neli_router.drivers.ledgers.redis.address import parse
-from neli_router.drivers.owners.base import Card, Holding
-from neli_router.drivers.owners.redis import RedisOwners, news
+from neli_router.drivers.owners.redis import news
 
 pytestmark = pytest.mark.redis
 
@@ -53,19 +48,13 @@ def server(shared: Redis) -> Redis:
 
 
 @pytest.fixture
-def owners(server: Redis) -> Iterator[RedisOwners]:
-    with closing(store(server.url("jobs"))) as opened:
+def owners(server: Redis) -> Iterator[Owners]:
+    with closing(owners_at(server.url("jobs")).open()) as opened:
         yield opened
 
 
-def store(url: str) -> RedisOwners:
-    at, problems = parse(*url.split(":", 1))
-    assert at is not None, problems
-    return RedisOwners(at)
-
-
 def test_a_lost_message_is_found_by_the_next_and_a_later_group_with_another_layout_stops_a_router(
-    server: Redis, owners: RedisOwners
+    server: Redis, owners: Owners
 ) -> None:
     owners.publish(LAYOUT, everything("a"))
     with Router.from_redis(server.url("jobs")) as router:
@@ -103,10 +92,10 @@ def test_sockets_tls_and_users_with_few_rights_work(server: Redis) -> None:
             (server.url("jobs", who="teller:word@"), server.url("jobs", who="asker:word@")),
             (secure.url("jobs"), secure.url("jobs")),
         ):
-            with closing(store(tell)) as owners, Router.from_redis(ask) as router:
+            with closing(owners_at(tell).open()) as owners, Router.from_redis(ask) as router:
                 owners.publish(LAYOUT, everything("a"))
                 until(lambda: names(router) == ["a"] * 8)
-    with closing(store(server.url("jobs", who="asker:word@"))) as owners:
+    with closing(owners_at(server.url("jobs", who="asker:word@")).open()) as owners:
         with pytest.raises(LedgerUnusable, match="NOPERM"):
             owners.publish(LAYOUT, claim("a", {1: 11}))
         assert 10 == (owners.table().holdings or {})[1].term
@@ -157,7 +146,7 @@ def test_what_a_member_leads_is_there_once_prepared_is_renewed_and_ends_when_it_
             router.owner("key")
 
 
-def test_what_a_later_release_says_more_is_passed_over(server: Redis, owners: RedisOwners) -> None:
+def test_what_a_later_release_says_more_is_passed_over(server: Redis, owners: Owners) -> None:
     owners.publish(LAYOUT, claim("a", {1: 10}))
     server.cli("HSET", "jobs:owners:v1", "1", "11 id-of-a more words")
     server.cli("HSET", "jobs:holders:v1", "id-of-a", '9999999999999 {"name":"a","more":{"x":[1]}}')
@@ -179,7 +168,7 @@ def test_what_is_not_ours_on_the_channel_is_said() -> None:
             news(message, "jobs")
 
 
-def test_junk_in_the_table_is_told_as_such(server: Redis, owners: RedisOwners) -> None:
+def test_junk_in_the_table_is_told_as_such(server: Redis, owners: Owners) -> None:
     """The first would make a router allocate two thousand million rows, and the fourth raised a RecursionError."""
     for key, *fields in (
         ("layout", "slots", str(2**31), "partitions", str(2**31)),
@@ -196,9 +185,7 @@ def test_junk_in_the_table_is_told_as_such(server: Redis, owners: RedisOwners) -
             owners.table()
 
 
-def test_a_member_overwrites_junk_in_its_own_entries_but_no_layout_that_is_none(
-    server: Redis, owners: RedisOwners
-) -> None:
+def test_a_member_overwrites_junk_in_its_own_entries_but_no_layout_that_is_none(server: Redis, owners: Owners) -> None:
     server.cli("HSET", "jobs:owners:v1", "1", "junk")
     server.cli("HSET", "jobs:holders:v1", "stranger", "junk")
     owners.publish(LAYOUT, claim("a", {1: 10}))
