@@ -7,14 +7,28 @@ from pathlib import Path
 from neli_router.core.clock import Clock, host_clock
 from neli_router.drivers.peers.address import parse
 from neli_router.drivers.peers.base import PeerLink
-from neli_router.drivers.peers.names import Resolve, resolve
+from neli_router.drivers.peers.names import Resolve, SocketAddress, resolve
 from neli_router.drivers.peers.udp import PeerSockets, open_link
 from neli_router.protocols.electors.events import Heard
 from neli_router.protocols.protocol import Notice
 from tests.support.servers.process import free_udp_ports
 from tests.support.waiting import PATIENCE
 
-__all__ = ["addresses_at", "fast_clock", "key_in", "link_at", "links", "take_until"]
+__all__ = ["Zone", "addresses_at", "fast_clock", "key_in", "link_at", "links", "take_until"]
+
+
+class Zone:
+    """A name server that a test may change. A name without an entry does not exist."""
+
+    def __init__(self, **hosts: str) -> None:
+        self.hosts = hosts
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, port: int) -> list[SocketAddress]:
+        self.asked.append(host)
+        if host not in self.hosts:
+            raise OSError(-2, "Name or service not known")
+        return resolve(self.hosts[host], port)
 
 
 def fast_clock() -> float:

@@ -14,6 +14,7 @@ import pytest
 from neli_router.drivers.peers.kept import MEMORY_MAX, KeptMemory, default_folder
 from neli_router.errors import Closed, ConfigError, PeersUnusable
 from tests.drivers.peers.joining import addresses_at, link_at
+from tests.support.forking import raised_by
 from tests.support.processes.forked import Program
 from tests.support.waiting import PATIENCE, until
 
@@ -211,19 +212,11 @@ def test_a_child_that_outlives_its_member_does_not_keep_the_memory_from_the_next
             time.sleep(600)
     """)
     (me,) = addresses_at(["127.0.0.1"])
-
-    def opens() -> bool:
-        try:
-            link_at([me], me, tmp_path, mark=b"").close()
-        except PeersUnusable:
-            return False
-        return True
-
     with Program(program, f"//{me}/jobs?state={tmp_path}", folder=tmp_path) as process:
         child = int(process.stdout.readline())
         try:
             process.wait(PATIENCE)
-            until(opens, "the memory without its child")
+            until(lambda: "nothing" == raised_by(lambda: link_at([me], me, tmp_path, mark=b"").close()))
         finally:
             os.kill(child, signal.SIGKILL)
 

@@ -13,22 +13,8 @@ from neli_router.drivers.peers.names import SILENT_EVERY, THREADS_MAX, PeerNames
 from neli_router.drivers.peers.udp import PeerSockets
 from neli_router.protocols.electors.events import Heard
 from neli_router.protocols.protocol import Notice
-from tests.drivers.peers.joining import addresses_at, fast_clock, key_in, link_at, take_until
+from tests.drivers.peers.joining import Zone, addresses_at, fast_clock, key_in, link_at, take_until
 from tests.support.waiting import PATIENCE, until
-
-
-class Zone:
-    """A name server that a test may change. A name without an entry does not exist."""
-
-    def __init__(self, **hosts: str) -> None:
-        self.hosts = hosts
-        self.asked: list[str] = []
-
-    def __call__(self, host: str, port: int) -> list[SocketAddress]:
-        self.asked.append(host)
-        if host not in self.hosts:
-            raise OSError(-2, "Name or service not known")
-        return resolve(self.hosts[host], port)
 
 
 @pytest.fixture(autouse=True)

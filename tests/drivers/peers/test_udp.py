@@ -28,7 +28,7 @@ from neli_router.drivers.peers.udp import (
 from neli_router.errors import ConfigError, PeersUnusable, Replaced
 from neli_router.protocols.electors.events import Heard
 from neli_router.protocols.protocol import Notice
-from tests.drivers.peers.joining import addresses_at, key_in, link_at, take_until
+from tests.drivers.peers.joining import Zone, addresses_at, key_in, link_at, take_until
 
 SECRET = b"an agreed secret of the group"
 
@@ -141,10 +141,9 @@ def test_bad_input_is_refused_counted_and_told_once_with_the_reason_and_the_peer
     assert told(meeting.refused(reason, 6, lambda: datagram(meeting.link)), times=5)
 
 
-def test_a_stranger_is_told_by_where_it_came_from(opened: Open) -> None:
+def test_a_stranger_is_told_by_where_it_came_from(meeting: Meeting) -> None:
     """One take reads at most TAKE_MAX datagrams and leaves the rest for the next."""
-    peers = addresses_at(["127.0.0.1"] * 2)
-    link = opened(peers, peers[0])
+    link = meeting.link
     with closing(Raw(link)) as raw:
         for _ in range(TAKE_MAX + 40):
             raw.say(b"hello?")
@@ -316,15 +315,11 @@ def received(link: PeerSockets) -> Iterator[bytes]:
             yield link._sockets[0].recv(2000)
 
 
-def lost(host: str, port: int) -> list[SocketAddress]:
-    raise OSError(2, "Name or service not known")
-
-
 @pytest.mark.parametrize(
     ("peers", "resolve", "has_key", "said"),
     [
         (["192.0.2.1:7801", "192.0.2.2:7801"], resolve, True, r"not an address of this host \(192.0.2.1:7801\).*bind="),
-        (["here.example:7801"], lost, True, "its name does not resolve"),
+        (["here.example:7801"], Zone(), True, "its name does not resolve"),
         (["here.example:7801"], lambda _, port: [("fe80::1", port, 0, 0)], True, r"it cannot be listened at \("),
         (
             ["localhost:7801", "localhost:7802"],
@@ -348,28 +343,23 @@ def test_me_may_be_left_out_where_one_peer_is_here_and_what_does_not_resolve_is_
     assert "another host" in "\n".join(problems)
     address, _ = parse("//here.example:7801,there.example:7801/jobs?key_file=/k&state=/s")
     assert address is not None
-    names = {"here.example": "127.0.0.1", "there.example": "192.0.2.1"}
-    assert 0 == my_place(address, resolve=lambda host, port: [(names[host], port)])
+    zone = Zone(**{"here.example": "127.0.0.1", "there.example": "192.0.2.1"})
+    assert 0 == my_place(address, resolve=zone)
     with pytest.raises(ConfigError, match=r"2 of them are .*\?me=here.example:7801"):
         my_place(address, resolve=lambda _, port: [("127.0.0.1", port)])
     with pytest.raises(ConfigError, match="none of them is"):
         my_place(address, resolve=lambda _, port: [("192.0.2.1", port)])
     address, _ = parse("//a.example:1,b.example:1,c.example:1,d.example:1,e.example:1/jobs?key_file=/k&state=/s")
     assert address is not None
-
-    def partly_lost(host: str, port: int) -> list[SocketAddress]:
-        if host in known:
-            return [("192.0.2.1", port)]
-        raise OSError(-3, "Temporary failure in name resolution")
-
-    known: set[str] = set()
-    for said in (
-        r"a.example, b.example, c.example and 2 more: these names do not resolve now \(Temporary failure in name reso",
-        r"d.example, e.example: these names .*, and none of the others is at an addr",
+    for hosts, said in (
+        ([], r"a.example, b.example, c.example and 2 more: these names do not resolve now \(Name or service not known"),
+        (
+            ["a.example", "b.example", "c.example"],
+            "d.example, e.example: these .*, and none of the others is at an add",
+        ),
     ):
         with pytest.raises(ConfigError, match=said):
-            my_place(address, resolve=partly_lost)
-        known |= {"a.example", "b.example", "c.example"}
+            my_place(address, resolve=Zone(**dict.fromkeys(hosts, "192.0.2.1")))
 
 
 def test_a_place_to_listen_where_others_do_not_reach_it_is_a_doubt(opened: Open, key_file: Path) -> None:
