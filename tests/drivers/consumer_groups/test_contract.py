@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import count
 from typing import Literal
 from uuid import uuid4
@@ -41,25 +42,19 @@ Server = Callable[[str], str]
 """The address of a running server, by the name of its fixture."""
 
 
-def in_kafka(way: str) -> Callable[[Server, float], Join]:
-    def make(server: Server, patience: float) -> Join:
-        from neli_router.drivers.consumer_groups.kafka import KafkaSubscription  # noqa: PLC0415 - as users do.
+def in_kafka(way: str, server: Server, patience: float) -> Join:
+    from neli_router.drivers.consumer_groups.kafka import KafkaSubscription  # noqa: PLC0415 - as users do.
 
-        address, problems = parse(f"//{server('kafka')}/contract-{uuid4().hex}?partitions={PARTITIONS}&{way}")
-        assert address is not None, problems
-        return lambda: KafkaSubscription(address, session=SESSION, patience=patience)
-
-    return make
+    address, problems = parse(f"//{server('kafka')}/contract-{uuid4().hex}?partitions={PARTITIONS}&{way}")
+    assert address is not None, problems
+    return lambda: KafkaSubscription(address, session=SESSION, patience=patience)
 
 
 def simulated(
-    assignor: Literal["eager", "cooperative"], *, deaf: bool, sparse: bool
-) -> Callable[[Server, float], Join]:
-    def make(_: Server, patience: float) -> Join:
-        times = {"session": SESSION, "patience": patience}
-        return SimulatedGroup(assignor, partitions=PARTITIONS, deaf=deaf, sparse=sparse, **times).join
-
-    return make
+    assignor: Literal["eager", "cooperative"], _: Server, patience: float, *, deaf: bool, sparse: bool
+) -> Join:
+    times = {"session": SESSION, "patience": patience}
+    return SimulatedGroup(assignor, partitions=PARTITIONS, deaf=deaf, sparse=sparse, **times).join
 
 
 def in_memory(_: Server, patience: float) -> Join:
@@ -69,14 +64,14 @@ def in_memory(_: Server, patience: float) -> Join:
 
 
 WAYS: dict[str, Callable[[Server, float], Join]] = {
-    "range": in_kafka("partition.assignment.strategy=range"),
-    "cooperative-sticky": in_kafka("partition.assignment.strategy=cooperative-sticky"),
-    "consumer": in_kafka("group.protocol=consumer"),
+    "range": partial(in_kafka, "partition.assignment.strategy=range"),
+    "cooperative-sticky": partial(in_kafka, "partition.assignment.strategy=cooperative-sticky"),
+    "consumer": partial(in_kafka, "group.protocol=consumer"),
     "memory": in_memory,
-    "simulated eager": simulated("eager", deaf=True, sparse=False),
-    "simulated cooperative": simulated("cooperative", deaf=True, sparse=True),
-    "simulated eager, which listens": simulated("eager", deaf=False, sparse=True),
-    "simulated cooperative, which listens": simulated("cooperative", deaf=False, sparse=False),
+    "simulated eager": partial(simulated, "eager", deaf=True, sparse=False),
+    "simulated cooperative": partial(simulated, "cooperative", deaf=True, sparse=True),
+    "simulated eager, which listens": partial(simulated, "eager", deaf=False, sparse=True),
+    "simulated cooperative, which listens": partial(simulated, "cooperative", deaf=False, sparse=False),
 }
 
 
@@ -120,17 +115,15 @@ def heard(body: bytes, by: Taking) -> bool:
 
 @pytest.fixture(params=marked(WAYS))
 def group(request: pytest.FixtureRequest) -> Iterator[Group]:
-    join = WAYS[request.param](request.getfixturevalue, PATIENCE)
     with ExitStack() as stack:
-        yield Group(request.param, join, stack)
+        yield Group(request.param, WAYS[request.param](request.getfixturevalue, PATIENCE), stack)
 
 
 @pytest.fixture(params=marked(BRIEF))
 def impatient(request: pytest.FixtureRequest) -> Iterator[Group]:
     """A group whose broker waits for an answer no longer than a session."""
-    join = WAYS[request.param](request.getfixturevalue, SESSION)
     with ExitStack() as stack:
-        yield Group(request.param, join, stack)
+        yield Group(request.param, WAYS[request.param](request.getfixturevalue, SESSION), stack)
 
 
 def test_a_member_alone_is_given_everything_once_hears_itself_and_is_confirmed(group: Group) -> None:

@@ -1,6 +1,6 @@
 """A kernel that refuses: system calls of this very process fail from now on, as on a full, failing or foreign disk.
 
-     refuse({"fsync": EIO})  -->  seccomp filter  -->  every fsync of a file fails with EIO, for the rest of the process
+     refuse(fsync=EIO)       -->  seccomp filter  -->  every fsync of a file fails with EIO, for the rest of the process
      drop_privileges()       -->  no capabilities -->  permission bits count again, even for root
 
 Nothing is mounted and nothing is replaced inside SQLite: the driver gets the answers that a real kernel would give.
@@ -30,7 +30,7 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def refuse(errors: dict[str, int]) -> None:
+def refuse(**errors: int) -> None:
     """Make these system calls fail with these errors, except on standard input, output and error."""
     numbers = _NUMBERS[platform.machine()]
     steps = [

@@ -104,9 +104,6 @@ def for_those(driving: Iterable[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("driver", parameters(driving), indirect=True)
 
 
-durable = for_those(name for name, driver in DRIVERS.items() if Promise.DURABLE in driver.promises)
-
-
 @pytest.fixture(params=parameters(DRIVERS))
 def driver(request: pytest.FixtureRequest) -> Driver:
     return DRIVERS[request.param]
@@ -376,7 +373,7 @@ sys.stdin.read()  # To be killed here, with everything acknowledged and nothing 
 """
 
 
-@durable
+@for_those(name for name, driver in DRIVERS.items() if Promise.DURABLE in driver.promises)
 def test_concurrent_processes_lose_and_double_nothing_and_what_they_wrote_survives_them(
     place: Place, tmp_path: Path
 ) -> None:

@@ -97,15 +97,8 @@ def test_a_topic_that_takes_no_snapshot_is_a_doubt_and_takes_the_other_records(k
         assert any("keeps records for 1 h" in doubt for doubt in ledger.doubts)
         assert any("takes records of 2000 bytes at most" in doubt for doubt in ledger.doubts)
         ledger.append([os.urandom(5000)])  # Long even when it is compressed.
-
-        def is_refused() -> bool:
-            try:
-                ledger.append([b"short"])
-            except RecordTooLong:
-                return True
-            return False
-
-        until(is_refused)  # The broker may have accepted several short ones before its refusal came.
+        # The broker may have accepted several short ones before its refusal came.
+        trouble_of(lambda: ledger.append([b"short"]), kind=RecordTooLong)
         assert {b"short"} == {entry.payload for entry in until(lambda: ledger.read(1.0))}
 
 
@@ -317,7 +310,7 @@ def test_who_may_what_is_told_right_by_right() -> None:
             grant(admin, AclOperation.READ)
             assert [b"one", b"two"] == [entry.payload for entry in take(ledger, 2)]
             ledger.trim(1)
-            until(lambda: is_refused(ledger))
+            until(lambda: "Delete" in str(trouble_of(lambda: ledger.trim(1))))
             assert 0 == ledger.start()
         with pytest.raises(LedgerUnavailable, match=r"grant this user .* Delete"):
             delete_topic(address_of(f"jobs:secret@{kafka.bootstrap}", "jobs", query))
@@ -330,25 +323,7 @@ def test_who_may_what_is_told_right_by_right() -> None:
 
 
 def grant(admin: AdminClient, *operations: AclOperation) -> None:
-    rights = [
-        AclBinding(
-            restype=ResourceType.TOPIC,
-            name="jobs.ledger",
-            resource_pattern_type=ResourcePatternType.LITERAL,
-            principal="User:jobs",
-            host="*",
-            operation=operation,
-            permission_type=AclPermissionType.ALLOW,
-        )
-        for operation in operations
-    ]
+    place = (ResourceType.TOPIC, "jobs.ledger", ResourcePatternType.LITERAL)
+    rights = [AclBinding(*place, "User:jobs", "*", one, AclPermissionType.ALLOW) for one in operations]
     for granted in admin.create_acls(rights).values():
         granted.result(PATIENCE)
-
-
-def is_refused(ledger: KafkaLedger) -> bool:
-    try:
-        ledger.trim(1)
-    except LedgerUnavailable as error:
-        return "Delete" in str(error)
-    return False
