@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -113,15 +113,8 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 def place(driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     """A fresh ledger of the driver. Each handle that the test opens is closed afterwards."""
     fresh = driver.make(tmp_path, request.getfixturevalue)
-    handles: list[Ledger] = []
-
-    def open_one() -> Ledger:
-        handles.append(fresh.open())
-        return handles[-1]
-
-    yield replace(fresh, open=open_one)
-    for handle in handles:
-        handle.close()
+    with ExitStack() as stack:
+        yield replace(fresh, open=lambda: stack.enter_context(closing(fresh.open())))
 
 
 def payloads(found: Iterable[Entry]) -> list[bytes]:

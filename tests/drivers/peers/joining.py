@@ -1,7 +1,7 @@
 """Links for tests: at free ports of this host, with folders of their own, and a condition to wait for."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from neli_router.core.clock import Clock, host_clock
@@ -70,10 +70,7 @@ def links(hosts: Sequence[str], folder: Path) -> Iterator[list[PeerSockets]]:
     """One link for each host, in the order of their places."""
     peers = addresses_at(hosts)
     with ExitStack() as stack:
-        made = []
-        for me in peers:
-            made.append(link_at(peers, me, folder, clock=fast_clock))
-            stack.callback(made[-1].close)
+        made = [stack.enter_context(closing(link_at(peers, me, folder, clock=fast_clock))) for me in peers]
         yield sorted(made, key=lambda link: link.place)
 
 

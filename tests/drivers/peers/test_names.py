@@ -38,8 +38,7 @@ def join(tmp_path: Path) -> Iterator[Callable[..., PeerSockets]]:
         def make(name: str, resolve: Resolve) -> PeerSockets:
             folder, options = tmp_path / name, f"&key_file={key}"
             link = link_at([*peers.values()], peers[name], folder, options=options, resolve=resolve, clock=fast_clock)
-            stack.callback(link.close)
-            return link
+            return stack.enter_context(closing(link))
 
         yield make
 

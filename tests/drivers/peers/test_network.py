@@ -1,6 +1,6 @@
 """Links between two hosts: network namespaces and a key. tests/chaos has the tests that cut cables."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,7 @@ def test_a_member_whose_name_is_loopback_first_and_then_an_address_reaches_other
                     resolve=lambda host, port: [(address, port) for address in addresses[host]],
                     clock=fast_clock,
                 )
-            stack.callback(link.close)
-            links.append(link)
+            links.append(stack.enter_context(closing(link)))
         one, two = links
         for sender, receiver, body in ((one, two, b"from one"), (two, one, b"from two")):
             take_until(

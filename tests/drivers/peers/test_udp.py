@@ -48,8 +48,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
         def make(peers: list[str], me: str, folder: str = "state", **others: object) -> PeerSockets:
             link = link_at(peers, me, tmp_path / folder, **others)  # type: ignore[arg-type]
-            stack.callback(link.close)
-            return link
+            return stack.enter_context(closing(link))
 
         yield make
 
