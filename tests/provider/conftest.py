@@ -15,8 +15,9 @@ import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,14 +57,20 @@ os.environ.update(SETTINGS)
 
 from neli_router.agent import Client  # noqa: E402 - after the home is set, like all that follows.
 from neli_router.config.agent_options import AgentOptions  # noqa: E402
+from neli_router.errors import LedgerUnavailable  # noqa: E402
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of  # noqa: E402
 from tests.support.agents.running import Running, configured, on_both_sockets, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
+from tests.support.processes import forked  # noqa: E402
 from tests.support.servers.airflow import begin_with_migrated  # noqa: E402
 from tests.support.waiting import PATIENCE, until  # noqa: E402
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
+
+# Each `Program` is a fork of a process that has imported Airflow, which would take each of them seconds.
+set_forkserver_preload([forked.__name__, "airflow_provider.operators.spark", "airflow_provider._machinery.listener"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,6 +90,13 @@ def pytest_unconfigure() -> None:
 def _no_end_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that lost its lease ends its process; here that is pytest's own, on a machine that is slow."""
     monkeypatch.setattr("airflow_provider._machinery.leases.ENDING_PART", -inf)
+
+
+def executable(path: Path, script: str) -> Path:
+    """Make a program of this script in bash."""
+    path.write_text(f"#!/usr/bin/env bash\n{script}", encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
 @pytest.fixture
@@ -129,6 +143,67 @@ def member(folder: Path, name: str, **options: Any) -> Iterator[Running]:
     with running(config, AgentOptions(socket=f"{folder}/{name}.sock")) as agent:
         agent.await_ready()
         yield agent
+
+
+class Group:
+    """Two agents, and the host of one of them: roles of either, and ways to move a role."""
+
+    def __init__(self, both: list[AgentProcess]) -> None:
+        self.here = leader_of(0, both)
+        (self.other,) = (agent for agent in both if agent is not self.here)
+        with self.here.client() as client:
+            owners = [client.owner_of_role(role).name for role in range(PARTITIONS)]
+        self.ours, self.theirs = (
+            [role for role, owner in enumerate(owners) if owner == agent.name] for agent in (self.here, self.other)
+        )
+        self.role, self.second, *_ = self.ours  # The first is 0.
+        self.elsewhere = self.theirs[0]
+        self._moved: set[int] = set()
+
+    def pin(self, role: int, agent: AgentProcess) -> None:
+        """Send it to the same agent each time, which has the pins recorded in this order. A pin that the group already
+        shows may be recorded late: after the next one, if that is sent to another agent."""
+        self._moved.add(role)
+
+        def is_pinned() -> bool:
+            # On a busy machine the ledger may show it too late. The error says what to do then: repeat it.
+            with suppress(LedgerUnavailable), self.other.client() as client:
+                client.pin(role, agent.name)
+                return True
+            return False
+
+        until(is_pinned, f"the pin of role {role}")
+
+    def take_away(self) -> None:
+        """Make the other agent lead our role: soon, even if some block still works."""
+        self.pin(self.role, self.other)
+
+    def give_back(self) -> None:
+        for role in sorted(self._moved):
+            agent = self.here if role in self.ours else self.other
+            self.pin(role, agent)
+            leader_of(role, [agent])
+        self._moved.clear()
+
+
+@pytest.fixture(scope="module")
+def _two_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    # The drain timeout is short: most tests are about what happens after it.
+    with agents(tmp_path_factory.mktemp("agents"), "a", "b", drain_timeout=0.3) as both:
+        yield Group(both)
+
+
+@pytest.fixture
+def group(_two_agents: Group, neli_default: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+    """Two agents. The connection `neli_default` is to the one that leads role 0."""
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", _two_agents.here.connection)
+    yield _two_agents
+    _two_agents.give_back()
+
+
+def open_streams(agent: Running) -> int:
+    with agent.client() as client:
+        return streams(client)
 
 
 def streams(client: httpx.Client) -> int:

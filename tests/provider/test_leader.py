@@ -32,9 +32,8 @@ from airflow_provider.triggers.neli import LeaderTrigger
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
 from neli_router.fence import Refused
-from tests.provider.conftest import states
+from tests.provider.conftest import Group, member, states
 from tests.provider.triggerer import triggerer
-from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
 from tests.support.agents.running import PATIENCE
 from tests.support.agents.stand_in import whenever
 from tests.support.given import DagTest, spelled
@@ -70,38 +69,10 @@ BY_PARTITION = DAG(
 SYMBOLS = ["EURUSD", "7", "USDJPY", "none"]
 
 
-@pytest.fixture(name="both", scope="module")
-def _both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[AgentProcess]]:
-    with agents(tmp_path_factory.mktemp("agents"), "a", "b", drain_timeout=0.3) as both:
-        yield both
-
-
-@pytest.fixture(name="here")
-def _here(both: list[AgentProcess], neli_default: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentProcess]:
-    """The agent of this host, which leads role 0."""
-    here = leader_of(0, both)
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", here.connection)
-    yield here
-    with here.client() as client:
-        for role in range(PARTITIONS):
-            client.pin(role, None)
-
-
 @pytest.fixture(name="dag")
 def _dag(request: pytest.FixtureRequest) -> DAG:
     name = re.sub(r"[^a-z_]+", "_", request.node.name)
     return DAG(name, schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
-
-
-def elsewhere(here: AgentProcess) -> int:
-    """A role that the other agent leads."""
-    with here.client() as client:
-        return next(role for role in range(PARTITIONS) if client.owner_of_role(role).name != here.name)
-
-
-def bring(role: int, here: AgentProcess) -> None:
-    with here.client() as client:
-        client.pin(role, here.name)
 
 
 @pytest.fixture
@@ -114,7 +85,8 @@ def _loop() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_loop")
-def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
+def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest, group: Group) -> None:
+    here = group.here
     told: dict[str, Any] = {}
     partitions: dict[str, int] = {}
     with dag:
@@ -146,10 +118,10 @@ def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest
         after(work(number=7))
         coroutine()
         mapped.expand(symbol=SYMBOLS)
-        for name, role in (("here", 0), ("there", elsewhere(here))):
+        for name, role in (("here", 0), ("there", group.elsewhere)):
             gate = LeaderShortCircuitOperator(task_id=name, role=role)
             gate >> below.override(task_id=f"below_{name}")(gate.output)
-        one = LeaderShortCircuitOperator(task_id="one", role=elsewhere(here), ignore_downstream_trigger_rules=False)
+        one = LeaderShortCircuitOperator(task_id="one", role=group.elsewhere, ignore_downstream_trigger_rules=False)
         one >> coroutine.override(task_id="next")() >> coroutine.override(task_id="last", trigger_rule="all_done")()
 
     found = states(dag_test(dag))
@@ -165,8 +137,8 @@ def test_a_function_runs_under_the_lease_of_its_role(dag: DAG, dag_test: DagTest
     assert {**under, "in_loop": True, "short": (0, here.name)} == told
 
 
-def test_a_task_does_not_run_where_its_role_is_not_led(dag: DAG, dag_test: DagTest, here: AgentProcess) -> None:
-    role, why, tries = elsewhere(here), dict[str, str](), list[int]()
+def test_a_task_does_not_run_where_its_role_is_not_led(dag: DAG, dag_test: DagTest, group: Group) -> None:
+    role, why, tries = group.elsewhere, dict[str, str](), list[int]()
 
     def say(context: Any) -> None:
         why[context["ti"].task_id] = str(context["exception"])
@@ -199,7 +171,7 @@ def test_a_task_does_not_run_where_its_role_is_not_led(dag: DAG, dag_test: DagTe
     assert {**failed, **below, "skips": "skipped", "below_skips": "skipped"} == states(run)
     assert "there is no socket" in why["away"]
     skipped: Any = run.get_task_instance("skips")
-    with here.client() as client:
+    with group.here.client() as client:
         led_by = client.owner_of_role(role)
     told = skipped.xcom_pull("skips", key="neli_leader")
     assert (led_by.name, led_by.term, role) == (told["leader"], told["term"], told["partition"])
@@ -207,7 +179,7 @@ def test_a_task_does_not_run_where_its_role_is_not_led(dag: DAG, dag_test: DagTe
 
 
 def test_each_task_of_a_tagged_dag_runs_under_the_lease_of_the_dag_s_role(
-    dag: DAG, dag_test: DagTest, here: AgentProcess
+    dag: DAG, dag_test: DagTest, group: Group
 ) -> None:
     dag.tags = {"mine", "neli:partition=0"}
     with dag:
@@ -221,7 +193,7 @@ def test_each_task_of_a_tagged_dag_runs_under_the_lease_of_the_dag_s_role(
         work.override(task_id="mapped").expand(number=[1, 2])
         two = TwoParts(task_id="two")
         TwoParts.partial(task_id="twos").expand(role=["a", "b"])
-        own = LeaderShortCircuitOperator(task_id="own", role=elsewhere(here))
+        own = LeaderShortCircuitOperator(task_id="own", role=group.elsewhere)
         own >> work.override(task_id="skipped")()
     for one in dag.tasks:
         task_policy(one)
@@ -233,8 +205,8 @@ def test_each_task_of_a_tagged_dag_runs_under_the_lease_of_the_dag_s_role(
     assert ("TwoParts", __name__) == (two.task_type, type(two).__module__), "what Airflow stores and shows"
 
 
-def test_a_tagged_task_waits_for_its_role_and_a_part_of_it_fails_where_the_role_is_not_led(here: AgentProcess) -> None:
-    dag = DAG("tagged", schedule=None, tags=[f"neli:partition={elsewhere(here)}"])
+def test_a_tagged_task_waits_for_its_role_and_a_part_of_it_fails_where_the_role_is_not_led(group: Group) -> None:
+    dag = DAG("tagged", schedule=None, tags=[f"neli:partition={group.elsewhere}"])
     two = TwoParts(task_id="two", dag=dag)
     task_policy(two)
     context = Context(ti=SimpleNamespace(get_first_reschedule_date=lambda _: None))  # type: ignore[typeddict-item]
@@ -262,22 +234,19 @@ def test_a_task_that_no_host_leads_is_not_skipped(tmp_path: Path, monkeypatch: p
     """If every host skipped it, no host would do it. A member leads nothing until a lease is over."""
     monkeypatch.setattr(NeliHook, "takeover_max", lambda _: 0.0)
     monkeypatch.setattr(leases, "START_MIN", 0.0)
-    with AgentProcess("alone", tmp_path, lease=LONG) as alone:
-        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", alone.connection)
-        with pytest.raises(NotLeadingHere):
-            WaitingTask(task_id="task", role=0, python_callable=lambda: None).execute(Context())
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{tmp_path}/alone.sock"))
+    with member(tmp_path, "alone", lease=LONG), pytest.raises(NotLeadingHere):
+        WaitingTask(task_id="task", role=0, python_callable=lambda: None).execute(Context())
 
 
 def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(
     dag: DAG,
     dag_test: DagTest,
-    here: AgentProcess,
+    group: Group,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with here.client() as client:
-        theirs = [role for role in range(PARTITIONS) if client.owner_of_role(role).name != here.name]
     later = tmp_path / "later.sock"
     monkeypatch.setenv("AIRFLOW_CONN_LATER", spelled(address=f"unix:{later}"))
     with dag:
@@ -287,28 +256,27 @@ def test_a_task_waits_until_its_role_is_led_here_and_its_agent_is_there(
             lease.check()
             return int(lease.partition)
 
-        work.override(task_id="waits", role=theirs[0], when_not_leading="wait")()
+        work.override(task_id="waits", role=group.elsewhere, when_not_leading="wait")()
         rescheduled: dict[str, Any] = {"when_not_leading": "reschedule", "poke_interval": 0.5}
-        work.override(task_id="rescheduled", role=theirs[1], **rescheduled)()
+        work.override(task_id="rescheduled", role=group.theirs[1], **rescheduled)()
         work.override(task_id="later", neli_conn_id="later", when_away="wait", poke_interval=0.5)()
 
     def bring_both() -> None:
-        bring(theirs[1], here)
-        later.symlink_to(here.socket)
+        group.pin(group.theirs[1], group.here)
+        later.symlink_to(group.here.socket)
 
     with (
-        whenever(lambda: "running trigger in line" in caplog.text, lambda: bring(theirs[0], here)),
+        whenever(lambda: "running trigger in line" in caplog.text, lambda: group.pin(group.elsewhere, group.here)),
         whenever(lambda: "No tasks to run" in caplog.text, bring_both),
     ):
         assert dict.fromkeys(["waits", "rescheduled", "later"], "success") == states(dag_test(dag))
 
 
 def test_a_task_waits_for_its_worker_s_host_whatever_the_triggerer_s_host_leads(
-    both: list[AgentProcess], here: AgentProcess, monkeypatch: pytest.MonkeyPatch
+    group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The triggerer's own host leads. The trigger used to fire for that, and the worker to defer again and again."""
-    (other,) = (agent for agent in both if agent is not here)
-    role = elsewhere(here)
+    role = group.elsewhere
     context = Context(ti=SimpleNamespace(get_first_reschedule_date=lambda _: None))  # type: ignore[typeddict-item]
     waits: list[Any] = [
         LeaderSensor(task_id="sensor", role=role),
@@ -320,7 +288,7 @@ def test_a_task_waits_for_its_worker_s_host_whatever_the_triggerer_s_host_leads(
             numbers = [await one.start(trigger) for trigger in triggers]
             await until_in_loop(lambda: (picture := current("neli_default")) is not None and picture.layout is not None)
             assert all(map(one.is_waiting, numbers))
-            await asyncio.to_thread(bring, role, here)
+            await asyncio.to_thread(group.pin, role, group.here)
             return [(await one.event(number)).payload for number in numbers]
 
     triggers = []
@@ -328,28 +296,27 @@ def test_a_task_waits_for_its_worker_s_host_whatever_the_triggerer_s_host_leads(
         with pytest.raises(TaskDeferred) as raised:
             waiting.execute(context)
         triggers.append(raised.value.trigger)
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", other.connection)
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", group.other.connection)
     events = asyncio.run(fired(triggers))
-    assert [("success", here.name)] * 2 == [(event["outcome"], event["leader"]) for event in events]
+    assert [("success", group.here.name)] * 2 == [(event["outcome"], event["leader"]) for event in events]
     for waiting, resume, event in zip(waits, ("execute_complete", "resume"), events, strict=True):
         with pytest.raises(AirflowRescheduleException):  # Resumed on a worker of the other host: it comes back later.
             getattr(waiting, resume)(context, event)
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", here.connection)
-    assert here.name == waits[0].execute_complete(context, events[0])["leader"]
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", group.here.connection)
+    assert group.here.name == waits[0].execute_complete(context, events[0])["leader"]
 
 
 @pytest.mark.usefixtures("_loop")
 def test_a_coroutine_that_loses_its_role_is_cancelled(
-    dag: DAG, dag_test: DagTest, both: list[AgentProcess], here: AgentProcess, measured: Mapping[str, list[Any]]
+    dag: DAG, dag_test: DagTest, group: Group, measured: Mapping[str, list[Any]]
 ) -> None:
-    (other,) = (agent for agent in both if agent is not here)
     told: list[BaseException | str] = []
 
     with dag:
 
         @task.leader(role=0, on_failure_callback=lambda context: told.append(context["exception"]))
         async def work() -> None:
-            bring(0, other)
+            group.take_away()
             try:
                 await asyncio.sleep(LONG)
             finally:
@@ -365,12 +332,12 @@ def test_a_coroutine_that_loses_its_role_is_cancelled(
     assert [tags] == [its_tags for _, its_tags in measured["neli.wait"]]
 
 
-def test_openlineage_hears_of_the_lease_and_of_no_key(here: AgentProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openlineage_hears_of_the_lease_and_of_no_key(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     openlineage = pytest.importorskip("airflow.providers.openlineage.utils.utils")
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__CUSTOM_RUN_FACETS", FACET)
-    with here.client() as client:
-        group = client.table().address
-        key = next(key for key in map("Jane {}".format, range(100)) if client.owner(key).name == here.name)
+    with group.here.client() as client:
+        address = client.table().address
+        key = next(key for key in map("Jane {}".format, range(100)) if client.owner(key).name == group.here.name)
         view = client.owner(key)
     cases: list[tuple[dict[str, Any], dict[str, str]]] = [({"key": key}, {}), ({"role": key}, {"role": key})]
     for given, role in cases:
@@ -378,7 +345,7 @@ def test_openlineage_hears_of_the_lease_and_of_no_key(here: AgentProcess, monkey
         assert {} == openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "running")
         task.execute(Context())
         ((name, facet),) = openlineage.get_user_provided_run_facets(SimpleNamespace(task=task), "success").items()
-        expected = {"group": group, "member": here.name, "partition": view.partition, "term": view.term}
+        expected = {"group": address, "member": group.here.name, "partition": view.partition, "term": view.term}
         shown = {field: told for field, told in attrs.asdict(facet).items() if not field.startswith("_")}
         assert ("neli_leadership", {**expected, **role}) == (name, shown)
 
@@ -388,8 +355,6 @@ def test_openlineage_hears_of_the_lease_and_of_no_key(here: AgentProcess, monkey
     [
         ({"role": 7}, {}, 7),
         ({"role": "nightly"}, {}, "nightly"),
-        ({"key": "7"}, {}, "7"),
-        ({"partition": "7"}, {}, 7),
         ({}, {"partition_key": "EURUSD"}, "EURUSD"),
         ({}, {"partition_key": "12"}, "12"),
         ({}, {"partition_key": "12", "dag": BY_PARTITION}, 12),

@@ -25,69 +25,19 @@ from airflow_provider.exceptions import LeadershipEnding, LeadershipLost, NotLea
 from airflow_provider.hooks.neli import NeliHook
 from neli_router.agent import AgentLease
 from neli_router.core.exit_codes import EXIT_LOST
-from neli_router.errors import ConfigError, LeaseLost, LedgerUnavailable, NoAgent
+from neli_router.errors import ConfigError, LeaseLost, NoAgent
 from neli_router.fence import Refused
-from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
-from tests.support.agents.running import PATIENCE, over_once_told
+from tests.provider.conftest import Group
+from tests.support.agents.processes import agents, leader_of
+from tests.support.agents.running import PATIENCE, over_once_told, paired
 from tests.support.given import spelled
 from tests.support.processes.forked import Program
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 
-DRAIN = 0.3
-"""Seconds that a successor waits for a block. Short, because most of these tests are about what happens after that."""
-
 LONG = 10 * PATIENCE
 """Seconds that a task would take if nothing ended it."""
-
-
-class Group:
-    """Two agents, and the host of one of them: a role that it leads, and ways to take the role away."""
-
-    def __init__(self, both: list[AgentProcess]) -> None:
-        self.here, self.other = both
-        with self.here.client() as client:
-            owners = [client.owner_of_role(role).name for role in range(PARTITIONS)]
-        self.role = owners.index(self.here.name)
-        self.second = owners.index(self.here.name, self.role + 1)
-        self.elsewhere = owners.index(self.other.name)
-
-    def pin(self, role: int, agent: AgentProcess) -> None:
-        """Send it to the same agent each time, which has the pins recorded in this order. A pin that the group already
-        shows may be recorded late: after the next one, if that is sent to another agent."""
-
-        def is_pinned() -> bool:
-            # On a busy machine the ledger may show it too late. The error says what to do then: repeat it.
-            with suppress(LedgerUnavailable), self.other.client() as client:
-                client.pin(role, agent.name)
-                return True
-            return False
-
-        until(is_pinned, f"the pin of role {role}")
-
-    def take_away(self, role: int | None = None) -> None:
-        """Make the other agent lead the role: after DRAIN at the latest, even if some block still works."""
-        self.pin(self.role if role is None else role, self.other)
-
-    def give_back(self) -> None:
-        with self.here.client() as client:
-            for role in (self.role, self.second):
-                self.pin(role, self.here)
-                until(lambda role=role: client.lease(role) is not None, "the return of the role")  # type: ignore[misc]
-
-
-@pytest.fixture(name="both", scope="module")
-def _both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with agents(tmp_path_factory.mktemp("agents"), "a", "b", drain_timeout=DRAIN) as both:
-        yield Group(both)
-
-
-@pytest.fixture(name="group")
-def _group(both: Group, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
-    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", both.here.connection)
-    yield both
-    both.give_back()
 
 
 @pytest.fixture(name="hook")
@@ -120,7 +70,7 @@ def test_a_block_has_the_lease_of_its_role_and_gives_it_back(group: Group, hook:
 def test_a_block_that_can_have_no_lease_does_not_begin(
     group: Group, hook: NeliHook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with signals_kept(), pytest.raises(NotLeadingHere, match=f"but b leads partition {group.elsewhere}, under term "):
+    with signals_kept(), pytest.raises(NotLeadingHere, match=f" leads partition {group.elsewhere}, under term "):
         holding(hook, group.elsewhere).take()
     ledger = group.here.socket.parent / "ledger.db"
     for address, error, text in (
@@ -343,17 +293,17 @@ def test_a_library_in_go_keeps_no_task_from_being_stopped(group: Group, tmp_path
 def test_a_revoked_lease_lets_the_work_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with agents(tmp_path, "a", "b", drain_timeout=PATIENCE) as both:
-        here = leader_of(0, both)
-        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", here.connection)
+    with paired(tmp_path, drain_timeout=PATIENCE) as (agent, other):
+        other.operator.pin(0, "a")
+        until(lambda: 0 in agent.agent.member.led, "the role")
+        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{agent.options.socket}"))
         with NeliHook() as hook, holding(hook, 0) as lease:
             assert not lease.revoked
-            with here.client() as client:
-                client.drain(here.name)
+            other.operator.pin(0, None)
             assert lease.revoked.wait(PATIENCE)
             lease.check()
             until(lambda: "s to finish" in caplog.text)
-        assert leader_of(0, both) is not here
+        until(lambda: 0 in other.led, "the other's role")
 
 
 def test_a_timeout_of_airflow_stays_one_on_either_side_of_the_block(group: Group, hook: NeliHook) -> None:

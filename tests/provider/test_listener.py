@@ -18,6 +18,7 @@ from airflow_provider._machinery import listener
 from airflow_provider._machinery.metadata import ledger_address
 from neli_router.core.exit_codes import EXIT_USAGE
 from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress, parse
+from tests.provider.conftest import executable
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import PATIENCE, until
 
@@ -90,14 +91,6 @@ def test_a_command_that_dies_is_started_again_and_ends_in_good_order(tmp_path: P
     assert [str(first), str(second), "handed over"] == lines(tmp_path / "told")
 
 
-def test_a_command_that_is_not_usable_is_not_tried_again(tmp_path: Path) -> None:
-    script = f"import sys; open({str(tmp_path / 'told')!r}, 'a').write('tried\\n'); sys.exit({EXIT_USAGE})"
-    companion = listener.Companion([sys.executable, "-c", script])
-    companion.start()
-    until(lambda: not companion._thread.is_alive(), "the end of the trying")
-    assert ["tried"] == lines(tmp_path / "told")
-
-
 def test_nothing_starts_in_a_task_or_by_default_or_at_an_unknown_place(monkeypatch: pytest.MonkeyPatch) -> None:
     job = type("Job", (), {})()
     monkeypatch.setattr(sys, "argv", ["airflow", "scheduler"])
@@ -152,19 +145,19 @@ def test_what_follows_metadata_counts_more_and_any_other_ledger_is_taken_as_it_i
     assert "sqlite:jobs.db" == ledger_address("sqlite:jobs.db", "postgresql://u:p@db/air")
 
 
-def test_the_agent_gets_its_ledger_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_gets_its_ledger_in_its_environment_and_is_not_tried_again_if_that_is_not_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listener, "_agent", None)
     monkeypatch.setattr(sys, "argv", ["airflow", "triggerer"])
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    Path(sys.executable).write_text(
-        f'#!/bin/sh\necho "$*" >{tmp_path}/said; echo $NELI_LEDGER >>{tmp_path}/said; exit 2'
-    )
-    Path(sys.executable).chmod(0o700)
+    script = f'echo "$*" >>{tmp_path}/said; echo $NELI_LEDGER >>{tmp_path}/said; exit {EXIT_USAGE}'
+    monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "python", script)))
     for option, value in {"NELI__AGENT_IN": "triggerer", "NELI__LEDGER": "metadata", **DATABASE}.items():
         monkeypatch.setenv(f"AIRFLOW__{option}", value)
     listener.on_starting(component=type("Job", (), {})())
     assert listener._agent is not None
     listener._agent._thread.join(PATIENCE)
+    assert not listener._agent._thread.is_alive()
     command, ledger = lines(tmp_path / "said")
     assert ledger_address("metadata", *DATABASE.values()) == ledger
     assert "neli_router agent" in command

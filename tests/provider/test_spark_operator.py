@@ -20,6 +20,7 @@ from airflow_provider.operators.spark import LeaderSparkSubmitOperator
 from neli_router.agent import Client
 from neli_router.core.exit_codes import EXIT_LOST
 from neli_router.spark.runtime import SparkUnusable
+from tests.provider.conftest import executable
 from tests.provider.submissions import processes
 from tests.support.agents.processes import agents, leader_of
 from tests.support.agents.running import PARTITIONS, TOKEN, Running
@@ -45,10 +46,8 @@ def test_a_job_is_told_what_its_share_is_and_one_that_lost_it_raises_the_loss(
 ) -> None:
     connection = spelled(address=f"unix:{agent.options.socket}", password=TOKEN)
     monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", connection)
-    program = tmp_path / "spark-submit"
     record = 'printf "%s\\n" "$@" > words; env > environment'
-    program.write_text(f"#!/usr/bin/env bash\ncd {tmp_path}\n{record}\nexit {EXIT_LOST}", encoding="utf-8")
-    program.chmod(0o755)
+    program = executable(tmp_path / "spark-submit", f"cd {tmp_path}\n{record}\nexit {EXIT_LOST}")
     given: dict[str, Any] = {"application": "job.py", "spark_binary": str(program)}
     told = []
     for _ in range(2):
@@ -99,10 +98,9 @@ def test_a_job_on_a_cluster_is_killed_if_no_retry_will_know_it(
     where: dict[str, Any] = {"deploy-mode": "cluster"}
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", spelled("spark", host=master, **where))
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
-    script = f'#!/usr/bin/env bash\ncase "$*" in *-[-]kill*|*" -kill "*) echo "$@" >> {tmp_path}/killed; exit;; esac\n'
+    script = f'case "$*" in *-[-]kill*|*" -kill "*) echo "$@" >> {tmp_path}/killed; exit;; esac\n'
     for name in ("spark-submit", "yarn"):
-        (tmp_path / name).write_text(f"{script}echo {said}\nexit {code}\n", encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
+        executable(tmp_path / name, f"{script}echo {said}\nexit {code}\n")
     given: dict[str, Any] = {"application": "job.jar", "conn_id": "cluster", "durable": master != "yarn"}
     operator = LeaderSparkSubmitOperator(task_id="job", role=ROLE, **given)
     with pytest.raises(error):
@@ -152,9 +150,7 @@ def test_a_killed_retry_kills_the_application_on_yarn_that_it_goes_on_with(
 def test_a_task_that_is_killed_before_it_has_its_lease_submits_nothing(
     tmp_path: Path, neli_default: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "spark-submit"
-    program.write_text(f"#!/usr/bin/env bash\ntouch {tmp_path}/submitted", encoding="utf-8")
-    program.chmod(0o755)
+    program = executable(tmp_path / "spark-submit", f"touch {tmp_path}/submitted")
     operator = LeaderSparkSubmitOperator(task_id="job", role=ROLE, application="job.py", spark_binary=str(program))
     operator.on_kill()  # By Airflow, in a signal handler, after which the task goes on.
     with pytest.raises(AirflowException, match="the task was killed"):

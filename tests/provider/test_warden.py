@@ -6,18 +6,18 @@ task, with a real agent --killed--> its connection to the agent is closed; the w
 
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.commands.test_run import STUBBORN
-from tests.provider.conftest import streams
+from tests.provider.conftest import executable, streams
 from tests.provider.submissions import Submission
 from tests.support.agents.running import Running
 from tests.support.given import spelled
-from tests.support.processes.forked import state_of
+from tests.support.processes.forked import Program, state_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process]
@@ -39,22 +39,18 @@ TURNS = 5
 
 
 @pytest.fixture(name="task")
-def _task(
-    tmp_path: Path, agent: Running, neli_default: str, monkeypatch: pytest.MonkeyPatch
-) -> "subprocess.Popen[bytes]":
+def _task(tmp_path: Path, agent: Running, neli_default: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     """A task whose job is at work. Nothing else holds a stream of the agent, although other tests have used it."""
     until(lambda: open_streams(agent) == 0, "the end of all other streams")
-    program = tmp_path / "spark-submit"
-    program.write_text(f"#!/usr/bin/env bash\n{STUBBORN}", encoding="utf-8")
-    program.chmod(0o755)
+    executable(tmp_path / "spark-submit", STUBBORN)
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", spelled("spark", host="local[1]"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    process = subprocess.Popen([sys.executable, "-c", TASK], cwd=tmp_path)
     pids = tmp_path / "pids"  # The job and its child write their numbers down.
-    until(lambda: process.poll() or (pids.exists() and len(pids.read_text().split()) == 2), "a job at work")
-    assert process.poll() is None
-    return process
+    with Program(TASK, folder=tmp_path) as process:
+        until(lambda: process.poll() or (pids.exists() and len(pids.read_text().split()) == 2), "a job at work")
+        assert process.poll() is None
+        yield process
 
 
 def open_streams(agent: Running) -> int:
@@ -69,7 +65,7 @@ def await_state(pid: int, state: str) -> None:
 
 @pytest.mark.parametrize("guardian_dies", [False, True])
 def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
-    agent: Running, task: "subprocess.Popen[bytes]", tmp_path: Path, *, guardian_dies: bool
+    agent: Running, task: Program, tmp_path: Path, *, guardian_dies: bool
 ) -> None:
     job = Submission(tmp_path)
     warden, guardian = job.wardens
@@ -91,7 +87,7 @@ def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
 
 
 def test_a_task_that_ends_leaves_nothing_of_its_job_though_the_guardian_is_stopped(
-    task: "subprocess.Popen[bytes]", tmp_path: Path
+    task: Program, tmp_path: Path
 ) -> None:
     job = Submission(tmp_path)
     _, guardian = job.wardens
