@@ -10,15 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from airflow.providers.common.compat.sdk import DAG, AirflowOptionalProviderFeatureException
+from airflow.providers.common.compat.sdk import DAG, AirflowOptionalProviderFeatureException, Context
 from airflow.providers.common.sql.hooks.sql import DbApiHook
 
 from airflow_provider.fencing import fenced, install
 from airflow_provider.operators import sql
 from neli_router.fence import FenceMisused, Refused
 from tests.fence.test_fence import lease
-from tests.provider.conftest import states
-from tests.support.given import DagTest
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.airflow
@@ -67,18 +65,21 @@ def test_of_two_leases_that_race_the_older_one_is_refused(database: str) -> None
         assert [] == older.get_records(READ)
 
 
-def test_the_operator(dag_test: DagTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("neli_default")
+def test_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     operator, insert = sql.LeaderSQLExecuteQueryOperator, "INSERT INTO notes VALUES (:body)"
     make_hook = partial(BooksHook, sqlite3.connect, tmp_path / "books.db")
     make_hook().write("newer", 2**62)
     monkeypatch.setattr(operator, "get_db_hook", lambda _: make_hook())
     given = {"role": 0, "parameters": {"body": "{{ task.task_id }}"}, "handler": lambda cursor: str(cursor.fetchall())}
     with DAG("books", default_args=given) as dag:
-        operator(task_id="good", sql=[insert, READ], resource="{{ dag.dag_id }}", return_last=False)
-        operator(task_id="deposed", sql=insert, resource="notes")
-    run = dag_test(dag)
-    assert {"good": "success", "deposed": "failed"} == states(run)
-    assert ["[]", "[('newer',), ('good',)]"] == run.get_task_instance("good").xcom_pull("good")  # type: ignore[union-attr]
+        good = operator(task_id="good", sql=[insert, READ], resource="{{ dag.dag_id }}", return_last=False)
+        deposed = operator(task_id="deposed", sql=insert, resource="notes")
+    for task in (good, deposed):
+        task.render_template_fields(Context(task=task, dag=dag))
+    assert ["[]", "[('newer',), ('good',)]"] == good.execute(Context())
+    with pytest.raises(Refused):
+        deposed.execute(Context())
     assert [("newer",), ("good",)] == make_hook().get_records(READ)
     with pytest.raises(FenceMisused, match="autocommit=True commits each"):
         operator(task_id="task", sql=READ, resource="notes", autocommit=True)

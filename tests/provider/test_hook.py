@@ -142,16 +142,6 @@ def test_a_ledger_knows_no_host_and_so_none_that_may_act(ledger: str) -> None:
     play(story, ledger)
 
 
-def test_it_waits_to_lead_for_as_long_as_it_may(a: str, tmp_path: Path) -> None:
-    with member(tmp_path, "a") as here, member(tmp_path, "b") as other, NeliHook(a) as hook:
-        until(lambda: {"a", "b"} == {hook.owner_of_role(number).name for number in range(PARTITIONS)})
-        role = next(number for number in range(PARTITIONS) if hook.owner_of_role(number).name == "b")
-        assert not hook.leads(role, within=0.1)
-        other.stop()
-        assert hook.leads(role, within=PATIENCE)
-        here.stop()
-
-
 async def next_of(news: AsyncIterator[Batch | Away]) -> Batch:
     batch = await anext(news)
     assert not isinstance(batch, Away), batch.error
@@ -168,21 +158,37 @@ async def until_known(news: AsyncIterator[Batch | Away], holds: Callable[[dict[i
 
 
 @pytest.mark.parametrize("conn_id", ["a", "its_ledger"])
-@pytest.mark.usefixtures("a")
-def test_changes_begin_with_all_owners_and_go_on_with_what_changes(tmp_path: Path, conn_id: str) -> None:
-    with member(tmp_path, "a"), ExitStack() as later:
-
-        async def story(hook: NeliHook) -> None:
-            async with aclosing(hook.changes()) as news:
-                first = await next_of(news)
-                assert list(range(PARTITIONS)) == sorted(first)
-                assert {"a"} == {view.name for view in first.values()}
-                await asyncio.to_thread(later.enter_context, member(tmp_path, "b"))
-                moved = await next_of(news)
+def test_changes_begin_with_all_owners_and_a_slow_follower_hears_of_the_newest(
+    a: str, tmp_path: Path, conn_id: str
+) -> None:
+    async def story(hook: NeliHook) -> None:
+        async with aclosing(hook.changes()) as prompt, aclosing(hook.changes()) as slow:
+            first = await next_of(prompt)
+            assert list(range(PARTITIONS)) == sorted(first) == sorted(await next_of(slow))
+            assert {"a"} == {view.name for view in first.values()}
+            with ExitStack() as life:
+                await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
+                moved = await next_of(prompt)
                 assert {"b"} >= {view.name for view in moved.values()} - {None}
                 assert all(view.term > first[partition].term for partition, view in moved.items() if view.name)
+                role = (await asyncio.to_thread(until, lambda: roles_of("b", here)))[0]
+                assert not await asyncio.to_thread(here.leads, role, within=0.1)
+                waiting = asyncio.create_task(asyncio.to_thread(here.leads, role, within=PATIENCE))
+                await asyncio.sleep(0)  # It asks while the other still leads.
+            assert await waiting
+            await asyncio.to_thread(until, lambda: len(roles_of("a", hook)) == PARTITIONS)
+            newest = await next_of(slow)
+            assert {"a", None} >= {view.name for view in newest.values()}
+            assert newest[role].term > first[role].term
 
+    with member(tmp_path, "a"), NeliHook(a) as here:
         play(story, conn_id)
+
+
+def roles_of(name: str, hook: NeliHook) -> list[int]:
+    with suppress(NoOwner):  # Between two owners.
+        return [role for role in range(PARTITIONS) if hook.owner_of_role(role).name == name]
+    return []
 
 
 @pytest.mark.parametrize(
@@ -203,32 +209,6 @@ def test_changes_outlive_the_agent_and_the_ledger(tmp_path: Path, conn_id: str, 
                 await until_known(news, lambda known: {None} >= {view.name for view in known.values()})
 
     play(story, conn_id)
-
-
-def test_a_follower_that_is_slow_hears_of_the_newest_owners(a: str, tmp_path: Path) -> None:
-    with member(tmp_path, "a"), NeliHook(a) as asked:
-
-        async def story(hook: NeliHook) -> None:
-            async with aclosing(hook.changes()) as news:
-                first = await next_of(news)
-                with ExitStack() as life:
-                    await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
-                    await asyncio.to_thread(until, lambda: "b" in names(asked))
-                await asyncio.to_thread(until, lambda: alone(asked, first))
-                newest = await next_of(news)
-                assert {"a", None} >= {view.name for view in newest.values()}
-
-        play(story, a)
-
-
-def alone(hook: NeliHook, known: Batch) -> bool:
-    """Whether `a` owns all, and some of them under later terms than the `known` ones."""
-    views = [hook.owner_of_role(number) for number in range(PARTITIONS)]
-    return {"a"} == {view.name for view in views} and any(view.term > known[view.partition].term for view in views)
-
-
-def names(hook: NeliHook) -> set[str | None]:
-    return {hook.owner_of_role(number).name for number in range(PARTITIONS)}
 
 
 def test_an_agent_that_hangs_is_away(a: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,17 +237,9 @@ def owner_and_partitions(hook: NeliHook) -> tuple[str | None, int] | None:
     return None
 
 
-@pytest.mark.parametrize(
-    ("store", "group"),
-    [
-        pytest.param("redis", "/jobs-of-owners", marks=pytest.mark.redis),
-        pytest.param("database", "?group=jobs", marks=pytest.mark.postgresql),
-    ],
-)
-def test_owners_are_read_from_a_store(
-    request: pytest.FixtureRequest, store: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = request.getfixturevalue(store) + group
+@pytest.mark.postgresql
+def test_owners_are_read_from_a_store(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{database}?group=jobs"
     monkeypatch.setenv("AIRFLOW_CONN_OWNERS", spelled(ownership=url))
     with member(tmp_path, "a", ownership=url), NeliHook("owners") as hook:
         # If the machine keeps a member from running, the store forgets its owners until it runs again.

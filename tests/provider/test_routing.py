@@ -1,7 +1,6 @@
 """The work of a Dag is shared out by ownership: in Dags that really run, with two agents."""
 
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from tests.provider.conftest import LEASE
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents
+from tests.support.forking import in_child
 from tests.support.given import DagTest
 from tests.support.waiting import until
 
@@ -173,27 +173,20 @@ def test_a_run_by_partition_gets_the_queue_of_its_owner(connected: str, caplog: 
     assert ("default", "") == (without_run.queue, caplog.text)
 
 
-def test_a_takeover_is_followed(two: Two, connected: str) -> None:
-    role = str(owners(connected).index("b"))
-    until(lambda: queue_of(role) == "b", "the route to b")
-    two[1].kill()
-    try:
-        until(lambda: queue_of(role) == "a", "the route to the member that took over")
-    finally:
-        two[1].start()
+def test_a_new_owner_is_followed(two: Two, connected: str) -> None:
+    role = owners(connected).index("b")
+    until(lambda: queue_of(str(role)) == "b", "the route to b")
+    with two[0].client() as client:
+        client.pin(role, "a")
+        until(lambda: queue_of(str(role)) == "a", "the route to the new owner")
+        client.pin(role, None)
 
 
 # From 3.12 on, Python warns of a fork in a process that has threads. That is what this test is about.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.usefixtures("connected")
 def test_a_fork_follows_by_itself() -> None:
-    if (child := os.fork()) == 0:
-        try:
-            until(lambda: queue_of("0") in {"a", "b"}, "a route in the child")
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert in_child(lambda: until(lambda: queue_of("0") in {"a", "b"}, "a route in the child")) is True
     assert queue_of("0") in {"a", "b"}
 
 

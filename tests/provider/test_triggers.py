@@ -16,7 +16,7 @@ from airflow_provider.hooks.neli import NeliHook
 from airflow_provider.triggers.neli import LeaderTrigger, OwnershipTrigger
 from neli_router.core.keyspace import Layout
 from neli_router.errors import BadKey
-from tests.provider.conftest import member, streams
+from tests.provider.conftest import member, open_streams
 from tests.provider.triggerer import Triggerer, triggerer
 from tests.support.agents.running import PARTITIONS, Running
 from tests.support.given import spelled
@@ -38,11 +38,6 @@ def _second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of a connection to an agent "b", which the test starts."""
     monkeypatch.setenv("AIRFLOW_CONN_SECOND", spelled(address=f"{tmp_path}/b.sock"))
     return "second"
-
-
-def open_streams(agent: Running) -> int:
-    with agent.client() as client:
-        return streams(client)
 
 
 def picture(conn_id: str) -> Subscription:
@@ -185,8 +180,16 @@ def test_a_task_ends_before_its_own_deadline_and_says_why(
     assert "there is no socket" in said
 
 
-def test_a_source_that_is_away_fails_only_who_wants_that(tmp_path: Path, second: str) -> None:
+def test_a_source_that_is_away_fails_only_who_wants_that_and_a_connection_may_be_made_later(
+    tmp_path: Path, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SECOND")
+
     async def story(one: Triggerer) -> None:
+        watcher = await one.start(OwnershipTrigger(role="nightly", neli_conn_id=second))
+        await until_in_loop(lambda: picture(second).wrong is not None)
+        monkeypatch.setenv("AIRFLOW_CONN_SECOND", spelled(address=f"{tmp_path}/b.sock"))
+        await until_in_loop(lambda: picture(second).away is not None)
         waiting = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second))
         failing = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second, when_away="fail"))
         assert "failed" == payload(await one.event(failing))["outcome"]
@@ -194,27 +197,13 @@ def test_a_source_that_is_away_fails_only_who_wants_that(tmp_path: Path, second:
             with ExitStack() as life:
                 await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
                 assert "b" == payload(await one.event(waiting))["leader"]
+                assert "acquired" == payload(await one.event(watcher))["event"]
                 waiting = await one.start(LeaderTrigger(role="nightly", expect="c", neli_conn_id=second))
             failing = await one.start(LeaderTrigger(role="nightly", expect="c", neli_conn_id=second, when_away="fail"))
             assert "failed" == payload(await one.event(failing))["outcome"]
             assert one.is_waiting(waiting)
             await one.stop(waiting)
             waiting = await one.start(LeaderTrigger(role="nightly", neli_conn_id=second))
-
-    play(story)
-
-
-def test_it_reads_a_connection_that_is_made_later(tmp_path: Path, second: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AIRFLOW_CONN_SECOND")
-
-    async def story(one: Triggerer) -> None:
-        watcher = await one.start(OwnershipTrigger(role="nightly", neli_conn_id=second))
-        await until_in_loop(lambda: picture(second).wrong is not None)
-        assert one.is_waiting(watcher)
-        monkeypatch.setenv("AIRFLOW_CONN_SECOND", spelled(address=f"{tmp_path}/b.sock"))
-        with ExitStack() as life:
-            await asyncio.to_thread(life.enter_context, member(tmp_path, "b"))
-            assert "acquired" == payload(await one.event(watcher))["event"]
 
     play(story)
 
