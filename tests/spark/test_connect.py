@@ -34,17 +34,15 @@ from tests.spark.test_slots import EDGES, random_binaries, random_texts
 
 SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false"}
 spark = SparkSession.builder.remote("local[2]").config(map=SETTINGS).getOrCreate()
-chance = random.Random(1)
-for layout in (Layout(), Layout(slots=1000, partitions=7, tags=True)):
-    both_kinds = {"string": [*EDGES, *random_texts(300, chance)], "binary": [*random_binaries(300, chance)]}
-    for kind, keys in both_kinds.items():
-        df = spark.createDataFrame([(key,) for key in keys], f"key {kind}")
-        assert isinstance(df, DataFrame), type(df)
-        both = df.transform(with_slot, "key", layout).transform(with_partition, "key", layout)
-        register_functions(spark, layout)
-        found = both.selectExpr("*", "neli_slot(key)", "neli_partition(key)").collect()
-        expected = [(key, *(layout.slot(key), layout.partition(key)) * 2) for key in keys]
-        assert expected == [tuple(row) for row in found], (kind, layout)
+chance, tagged = random.Random(1), Layout(slots=1000, partitions=7, tags=True)
+for kind, keys in ("string", [*EDGES, *random_texts(300, chance)]), ("binary", [*random_binaries(300, chance)]):
+    df = spark.createDataFrame([(key,) for key in keys], f"key {kind}")
+    assert isinstance(df, DataFrame), type(df)
+    both = df.transform(with_slot, "key", tagged).transform(with_partition, "key", tagged)
+    register_functions(spark, tagged)
+    found = both.selectExpr("*", "neli_slot(key)", "neli_partition(key)").collect()
+    expected = [(key, *(tagged.slot(key), tagged.partition(key)) * 2) for key in keys]
+    assert expected == [tuple(row) for row in found], kind
 
 layout = Layout(partitions=8)
 df = spark.range(200).selectExpr("concat('customer-', id) AS key", "id AS number")

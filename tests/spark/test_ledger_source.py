@@ -195,6 +195,11 @@ def test_a_ledger_is_a_table_of_its_records_and_of_its_tenures(
         assert expected_records(ledger) == collected(records)
         assert expected_tenures(ledger) == collected(table(spark, address, view="tenures", records_per_task=TASK))
         assert {kind == "kafka"} == {row[1] is not None for row in expected_records(ledger)}
+        some = records.where("offset >= 500 and offset < 700 and kind <> 'beat'")
+        assert 1 == some.rdd.getNumPartitions(), "a filter on offsets spares the other tasks"
+        rows = [row for row in expected_records(ledger, 500, 700) if row[2] != "beat"]
+        assert rows == collected(some)
+        assert rows
         assert tip == ledger.tip(), "a reader appends nothing"
 
 
@@ -211,14 +216,6 @@ def test_the_owners_of_now_and_a_range_of_offsets_can_be_asked_for(address: str,
     assert wanted
     assert expected_records(ledger, 777, 801) == valued(scanned(scan_of(address, start=777, end=801)))
     assert COUNT == len(scanned(scan_of(address, start=0))), "a ledger that counts from one has no gap at zero"
-
-
-def test_filters_on_offsets_spare_the_other_tasks(spark: SparkSession, address: str, ledger: SqliteLedger) -> None:
-    some = table(spark, address, records_per_task=TASK).where("offset >= 500 and offset < 700 and kind <> 'beat'")
-    assert 1 == some.rdd.getNumPartitions()
-    rows = [row for row in expected_records(ledger) if 500 <= row[0] < 700 and row[2] != "beat"]
-    assert rows == collected(some)
-    assert rows
 
 
 def test_a_record_of_no_sane_member_stops_no_reader(spark: SparkSession, path: Path, ledger: SqliteLedger) -> None:
@@ -295,21 +292,16 @@ def test_no_filter_loses_a_row(address: str, view: str, drawn: list[Filter]) -> 
     ]
 
 
-def test_a_range_that_was_dropped_is_named(spark: SparkSession, address: str, ledger: SqliteLedger) -> None:
-    ledger.trim(400)
-    with pytest.raises(PySparkException) as raised:
-        table(spark, address, start=7).count()
-    assert f"LedgerTrimmed: the records of {address} from offset 7 on were wanted, but" in str(raised.value)
-    assert "those below 400 are gone" in str(raised.value)
-    with pytest.warns(RuntimeWarning, match=r"from offset 7 on were wanted, but .* below 400 are gone"):
-        assert expected_records(ledger) == valued(scanned(scan_of(address, start=7, on_gap="warn")))
-    assert expected_records(ledger) == valued(scanned(scan_of(address))), "without a start it is what is left"
-
-
-def test_what_is_dropped_between_the_plan_and_the_reading_is_a_gap_too(address: str, ledger: SqliteLedger) -> None:
+def test_a_range_that_was_dropped_is_named_also_if_that_was_after_the_plan(address: str, ledger: SqliteLedger) -> None:
     scan = scan_of(address, records_per_task=TASK)
     parts = scan.partitions()
     ledger.trim(400)
+    gap = f"the records of {re.escape(address)} from offset 7 on were wanted, but those below 400 are gone"
+    with pytest.raises(LedgerTrimmed, match=gap):
+        scan_of(address, start=7).partitions()
+    with pytest.warns(RuntimeWarning, match=gap):
+        assert expected_records(ledger) == valued(scanned(scan_of(address, start=7, on_gap="warn")))
+    assert expected_records(ledger) == valued(scanned(scan_of(address))), "without a start it is what is left"
     with pytest.raises(LedgerTrimmed, match="from offset 1 on were wanted"):
         read(scan, parts[:1])
     warned = scan_of(address, records_per_task=TASK, on_gap="warn")

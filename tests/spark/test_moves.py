@@ -22,7 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from dags.jobs.publish_prices import KEY
 from neli_router.agent import Client
 from neli_router.agent.client.leading import LeadingBlock
-from neli_router.agent.client.leases import AgentLease, Share
+from neli_router.agent.client.leases import Share
 from neli_router.config.agent_options import AgentOptions
 from neli_router.lab.pipeline.ticks import SCHEMA, Market
 from neli_router.spark import append_rows, guarded, run_job, with_partition
@@ -47,7 +47,6 @@ class Watched(Client):
 
 
 Hosts = dict[str, Watched]
-Event = Callable[[AgentLease], object]
 
 
 @pytest.fixture(name="hosts", scope="module")
@@ -204,8 +203,8 @@ def test_a_query_goes_on_on_the_host_that_leads_its_role(tmp_path: Path, spark: 
     moves = Moves(tmp_path, spark, hosts, first_batch=0)
     landings: list[tuple[str, int, bool]] = []
 
-    def publish(name: str, *, at: int = INTERVALS, before: Event = bool, after: Event = bool) -> object:
-        """The exit code of a host's job. Something happens before or after the commit of its batch number `at`."""
+    def publish(name: str, *, lose_after: int = INTERVALS) -> object:
+        """The exit code of a host's job. It loses its role after the commit of its batch number `lose_after`."""
         done = threading.Event()
 
         def job() -> None:
@@ -215,10 +214,9 @@ def test_a_query_goes_on_on_the_host_that_leads_its_role(tmp_path: Path, spark: 
 
                 def land(ticks: DataFrame, batch: int) -> None:
                     rows = bars_made(ticks.transform(with_partition, KEY, LAYOUT))
-                    if batch == at:
-                        before(lease)
                     landings.append((name, batch, bool(append_rows(rows, moves.table, terms, batch).landed)))
-                    if batch == at and after(lease) == ENDLESS:
+                    if batch == lose_after:
+                        move(hosts, OTHER[name])
                         endless(rows).collect()
                     if batch == INTERVALS - 1:
                         done.set()
@@ -231,19 +229,9 @@ def test_a_query_goes_on_on_the_host_that_leads_its_role(tmp_path: Path, spark: 
 
         return code_of(job)
 
-    def lose(_: object) -> str:
-        move(hosts, "patient")
-        return ENDLESS
-
-    def give_up(lease: AgentLease) -> None:
-        move(hosts, "hasty")
-        assert lease.revoked.wait(PATIENCE)
-
     move(hosts, "hasty")
-    assert 75 == publish("hasty", at=1, after=lose)
+    assert 75 == publish("hasty", lose_after=1)
     assert [("hasty", 0, True), ("hasty", 1, True)] == landings
-    assert 75 == publish("patient", at=2, before=give_up)
-    assert [("patient", 1, False), ("patient", 2, True)] == landings[2:]
-    assert 0 == publish("hasty")
-    assert ("hasty", INTERVALS - 1, True) == landings[-1]
+    assert 0 == publish("patient")
+    assert [("patient", 1, False), ("patient", 2, True), ("patient", 3, True)] == landings[2:]
     moves.require_all()

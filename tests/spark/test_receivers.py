@@ -1,6 +1,7 @@
 """Writes from executors to real databases: each batch of a partition once, and none under a lower term.
 
-Tests with tasks that run twice, and with lost executors, are in test_standalone.py: a local Spark never retries a task.
+Tests with PostgreSQL, with tasks that run twice, and with lost executors, are in test_standalone.py: a local Spark
+never retries a task.
 """
 
 import sqlite3
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -125,33 +125,6 @@ def test_what_cannot_be_written_is_an_error(prices: SqlReceiver, frame: DataFram
     assert 87 == len(instruments(path))
 
 
-@pytest.mark.postgresql
-def test_it_writes_to_postgresql(frame: DataFrame, database: str) -> None:
-    def insert(connection: Any, rows: Iterator[Row]) -> None:
-        with connection.cursor() as cursor, cursor.copy("COPY prices FROM STDIN") as copy:
-            for row in rows:
-                copy.write_row(row)
-
-    with psycopg.connect(database) as connection:
-        connection.execute("CREATE TABLE prices (instrument TEXT, price REAL, partition INTEGER)")
-        fence.install(connection)
-    prices = SqlReceiver("prices", lambda: psycopg.connect(database))
-    lands_once_until_it_is_refused(prices, frame, insert)
-    with psycopg.connect(database) as connection:
-        counted = connection.execute("SELECT partition, count(*) FROM prices GROUP BY partition").fetchall()
-    assert {partition: rows * (1 if partition == 2 else 2) for partition, rows in ROWS.items()} == dict(counted)
-
-
-def lands_once_until_it_is_refused(prices: Any, frame: DataFrame, write: Callable[..., Any]) -> None:
-    """Two batches, and between them a newer owner of partition 2."""
-    assert ROWS == prices.write(frame, write, terms=TERMS, batch=1).landed
-    assert frozenset(TERMS) == prices.write(frame, write, terms=TERMS, batch=1).before
-    prices.raise_terms({2: 200})
-    with pytest.raises(Refused, match="/2', but term 200 was already"):
-        prices.write(frame, write, terms=TERMS, batch=2)
-    assert {1: 2, 2: 1} == prices.progress([1, 2])
-
-
 @pytest.mark.redis
 def test_it_writes_to_redis(frame: DataFrame, redis: str) -> None:
     redis_py = pytest.importorskip("redis")
@@ -161,7 +134,12 @@ def test_it_writes_to_redis(frame: DataFrame, redis: str) -> None:
         return (("HINCRBYFLOAT", name, row.instrument, row.price) for row in rows)
 
     prices = RedisReceiver(name, lambda: redis_py.Redis.from_url(redis))
-    lands_once_until_it_is_refused(prices, frame, commands)
+    assert ROWS == prices.write(frame, commands, terms=TERMS, batch=1).landed
+    assert frozenset(TERMS) == prices.write(frame, commands, terms=TERMS, batch=1).before
+    prices.raise_terms({2: 200})
+    with pytest.raises(Refused, match="/2', but term 200 was already"):
+        prices.write(frame, commands, terms=TERMS, batch=2)
+    assert {1: 2, 2: 1} == prices.progress([1, 2])
     with closing(redis_py.Redis.from_url(redis)) as client:
         found = {key.decode(): float(price) for key, price in client.hgetall(name).items()}
     expected = {f"instrument {number}": number / 4 * (1 if number % 8 == 2 else 2) for number in range(100)}

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,7 +82,6 @@ def set_to(spark: SparkSession, **settings: str) -> Iterator[None]:
     [
         LAYOUT,
         TAGGED,
-        Layout(slots=1, partitions=1),
         Layout(slots=2**31, partitions=2**20),
         Layout(slots=2**31 + 1, partitions=2**31 + 1),
         Layout(slots=SLOTS_MAX, partitions=256),
@@ -248,13 +246,6 @@ def test_spark_compiles_all_steps_into_one_stage_and_no_filter_or_join_repeats_t
     join = df.join(spark.sql("SELECT 1 AS slot"), "slot")
     for query in (df.filter("slot = 1"), df.filter("slot IS NOT NULL"), join, df.groupBy("slot").count()):
         assert once == executed(query).count("hash(")
-
-
-def test_filters_on_other_columns_still_reach_the_files(spark: SparkSession, tmp_path: Path) -> None:
-    path = str(tmp_path / "rows")
-    spark.sql("SELECT 'k' AS key, 1 AS day").write.parquet(path)
-    df = spark.read.parquet(path).transform(with_slot, "key", LAYOUT)
-    assert "PushedFilters: [IsNotNull(day), EqualTo(day,1)]" in executed(df.filter(col("day") == 1))
 
 
 def executed(df: DataFrame) -> str:

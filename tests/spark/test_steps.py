@@ -4,8 +4,6 @@ Code without Spark judges the rows (`pipeline.landing`). `test_exactly_once` doe
 killed.
 """
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,11 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from dags.jobs import publish_prices
 from dags.jobs.publish_prices import KEY, TICK, last_prices, whole
 from neli_router.agent import Client
 from neli_router.config.agent_options import AgentOptions
-from neli_router.core.exit_codes import EXIT_NO_AGENT
 from neli_router.core.keyspace import Layout
+from neli_router.errors import NoAgent
 from neli_router.fence import TableMismatch
 from neli_router.lab.pipeline.feeds import TickTopic
 from neli_router.lab.pipeline.landing import bars_of
@@ -31,7 +30,6 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
-JOB = Path(__file__).parents[2] / "dags" / "jobs" / "publish_prices.py"
 INTERVALS, TICKS = 3, 1000
 IN_ORDER = [dict.fromkeys(range(LAYOUT.partitions), step) for step in range(1, INTERVALS + 1)]
 
@@ -113,18 +111,12 @@ def test_no_plan_shows_the_password_of_a_topic(spark: SparkSession) -> None:
     assert "hidden" not in steps.frame(spark, LAYOUT, 0, 0, 1)._jdf.queryExecution().toString()
 
 
-def test_a_job_asks_for_the_agent_before_it_starts_spark(tmp_path: Path) -> None:
-    """Spark would refuse this master, but seconds later."""
-    options = {"agent": f"unix:{tmp_path}/none.sock", "ticks": tmp_path, "table": tmp_path / "table", "master": "wrong"}
-    ended = subprocess.run(
-        [sys.executable, str(JOB), *(f"--{name}={value}" for name, value in options.items())],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert EXIT_NO_AGENT == ended.returncode, ended.stderr
-    assert "there is no socket" in ended.stderr
+def test_a_job_asks_for_the_agent_before_it_starts_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_prices, "session", lambda *_, **__: pytest.fail("Spark was started"))
+    options = {"agent": f"unix:{tmp_path}/none.sock", "ticks": tmp_path, "table": tmp_path / "table"}
+    monkeypatch.setattr("sys.argv", ["publish_prices.py", *(f"--{name}={value}" for name, value in options.items())])
+    with pytest.raises(NoAgent, match="there is no socket"):
+        publish_prices.publish(publish_prices._options())
 
 
 @pytest.mark.kafka
