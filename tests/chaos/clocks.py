@@ -47,7 +47,6 @@ class BentClocks:
         self._library = _compiled("bent_clock", folder)
 
     def environment(self, name: str) -> Mapping[str, str]:
-        """The environment of that host's processes."""
         return {"LD_PRELOAD": self._library, "CLOCK_RATE_PPM": str(round((self.rates[name] - 1) * 1e6))}
 
     @staticmethod
@@ -55,8 +54,7 @@ class BentClocks:
         """A rate for each host, too slow or too fast by `off`: the extremes, because a group that tolerates them
         tolerates all others. If the number of hosts is odd, most clocks are too fast, so a majority can elect another
         leader while a leader with a slow clock goes on."""
-        shuffled = rng.sample(names, len(names))
-        return {name: 1 + (-off if place % 2 else off) for place, name in enumerate(shuffled)}
+        return {name: 1 + (-off if place % 2 else off) for place, name in enumerate(rng.sample(names, len(names)))}
 
 
 class WallClock:

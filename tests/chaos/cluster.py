@@ -12,7 +12,7 @@ A test enters `outside` before it opens any client, because a client's threads s
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 from tests.support.servers import kafka as kafka_servers
 from tests.support.servers import network as networks
@@ -41,26 +41,6 @@ LOOK_EVERY = 0.05
 
 SOON = {"wal_retrieve_retry_interval": "100ms"}
 """A standby looks again this soon for a primary that was away. PostgreSQL's own 5 s would hold all commits up."""
-
-
-class Cluster(Protocol):
-    """The servers that a storm strikes."""
-
-    network: Network
-    hosts: tuple[str, ...]
-    """The hosts of the servers."""
-
-    def ledger(self, group: str) -> str:
-        """The ledger's address for `group`."""
-
-    def node(self, host: str) -> Node | Postgresql | Redis:
-        """The server on that host."""
-
-    def leader(self, group: str) -> str | None:
-        """The host of the server that takes the group's records, if all servers are well."""
-
-    def await_all_well(self, group: str) -> None:
-        """Wait until all servers have all of the group's records."""
 
 
 class KafkaCluster:
@@ -98,6 +78,7 @@ class KafkaCluster:
         return self.kafka.nodes[BROKERS.index(host)]
 
     def leader(self, group: str) -> str | None:
+        """The host of the server that takes the group's records, if all servers are well."""
         from confluent_kafka import KafkaException  # noqa: PLC0415 - as above.
 
         topic = f"{group}.ledger"
@@ -110,6 +91,7 @@ class KafkaCluster:
         return BROKERS[partition.leader - 1]
 
     def await_all_well(self, group: str) -> None:
+        """Wait until all servers have all of the group's records."""
         give_up_at = time.monotonic() + WELL_MAX
         while self.leader(group) is None:
             ended = [node.number for node in self.kafka.nodes if not node.running]
@@ -193,3 +175,7 @@ class LoneServer:
         promoted.promote()
         self.server, self.standby = promoted, killed
         return lambda: killed.follow(promoted, synchronous=True)
+
+
+Cluster = KafkaCluster | LoneServer
+"""The servers that a storm strikes."""

@@ -30,17 +30,8 @@ from tests.support.processes.storm import Fault
 if TYPE_CHECKING:
     from tests.chaos.storm import Storm
 
-__all__ = [
-    "FAIL_OVER",
-    "LEADER_FAULTS",
-    "MAIN_FAULTS",
-    "SEVERAL",
-    "STEPS",
-    "WITNESS_FAULTS",
-    "begin_leader_fault",
-    "begin_member_fault",
-    "begin_witness_fault",
-]
+__all__ = ["FAIL_OVER", "LEADER_FAULTS", "MAIN_FAULTS", "SEVERAL", "STEPS", "WITNESS_FAULTS"]
+__all__ += ["begin_leader_fault", "begin_member_fault", "begin_witness_fault"]
 
 MAIN_FAULTS = ("kill", "kill", "stop", "cut off", "torn", "mute", "deaf", "slow", "clock", "witness")
 """Faults of members; "witness" stands for one of WITNESS_FAULTS."""
@@ -61,7 +52,6 @@ LEADER_SECONDS = (2.0, 6.0)
 
 
 def begin_member_fault(kind: str, name: str, target: "Storm", rng: random.Random) -> Fault:
-    """Inflict it on the member `name`."""
     network, hosts, process = target.cluster.network, target.cluster.hosts, target.process(name)
     seconds = target.lease * rng.uniform(0.2, 4)
     match kind:
@@ -77,14 +67,11 @@ def begin_member_fault(kind: str, name: str, target: "Storm", rng: random.Random
                 network.cut(name, host)
             whom = f"{name} from {' and '.join(some)}"
             return Fault(kind, whom, seconds, [partial(network.mend, name, host) for host in some])
-        case "mute":
-            for host in hosts:
-                network.lose(name, host)
-            return Fault(kind, name, seconds, [partial(network.carry, name, host) for host in hosts])
-        case "deaf":
-            for host in hosts:
-                network.lose(host, name)
-            return Fault(kind, name, seconds, [partial(network.carry, host, name) for host in hosts])
+        case "mute" | "deaf":
+            ways = [(name, host) if kind == "mute" else (host, name) for host in hosts]
+            for way in ways:
+                network.lose(*way)
+            return Fault(kind, name, seconds, [partial(network.carry, *way) for way in ways])
         case "slow":
             how, _, _ = network.slow(name).partition(" ")
             return Fault(kind, f"{name} by {how}", seconds, [partial(network.hurry, name)])

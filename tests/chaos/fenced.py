@@ -33,8 +33,7 @@ from neli_router.protocols.protocol import DRIFT_MAX
 __all__ = ["FencedWriter", "Writes", "judged", "main", "writes_in"]
 
 LOCKED_MAX = 0.2
-"""Seconds. A process that is stopped within its transaction locks the others out; they write again in the next
-round."""
+"""Seconds. A process that is stopped in its transaction locks the others out; they write again in the next round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +84,8 @@ class FencedWriter(Closing):
                     except fence.Refused:
                         table, done = "refusals", refused
                     done[partition] = term
-                    self._connection.execute(
-                        f"INSERT INTO {table} (partition, term, process) VALUES (?, ?, ?)",
-                        (partition, term, self._process),
-                    )
+                    row = (None, partition, term, self._process)
+                    self._connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", row)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
@@ -97,8 +94,6 @@ class FencedWriter(Closing):
 
 
 class Writes(NamedTuple):
-    """The writes of all processes."""
-
     written: int
     refusals: list[tuple[str, int, int]]
     """The process, partition and term of each write that the fence refused."""

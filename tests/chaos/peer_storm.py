@@ -47,8 +47,7 @@ AIMED = 0.7
 """How often a fault is aimed at a peer that leads."""
 
 LOSS, DOUBLED, LATE = 0.2, 0.3, 0.3
-"""Maxima of the bad switch; the last is in leases, and is about a beat. With more than this, no peer is elected for
-long."""
+"""Maxima of the bad switch; the last is in leases, about a beat. With more than this, no peer is elected for long."""
 
 
 class PeerStorm(BaseStorm):
@@ -74,8 +73,7 @@ class PeerStorm(BaseStorm):
         self._network, self._switch, self._bent = network, switch, bent
 
     def run(self, seconds: float, seen: Callable[[], object]) -> None:
-        """Let things happen for `seconds`, and longer until all kinds of faults have occurred and it has `seen`
-        something."""
+        """Let things happen for `seconds`, and longer until all kinds of faults occurred and something was `seen`."""
         for name in self._names:
             self.start(name)
         led_from(self._group, host_clock())

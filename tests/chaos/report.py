@@ -15,15 +15,13 @@ __all__ = ["led_again", "seen", "table"]
 
 
 def table(injected: Sequence[Injected]) -> str:
-    """One line for each kind of fault."""
     by_kind: dict[str, list[Injected]] = defaultdict(list)
     for fault in injected:
         by_kind[fault.kind].append(fault)
     lines = [f"{'fault':10}{'times':>6}{'shortest':>11}{'longest':>11}   whom"]
     for kind, faults in sorted(by_kind.items()):
         lengths = [fault.seconds for fault in faults]
-        whom = Counter(fault.whom for fault in faults).most_common(4)
-        names = ", ".join(f"{name} x{times}" for name, times in whom)
+        names = ", ".join(f"{name} x{times}" for name, times in Counter(fault.whom for fault in faults).most_common(4))
         lines.append(f"{kind:10}{len(faults):6}{min(lengths):9.2f} s{max(lengths):9.2f} s   {names}")
     return "\n".join([*lines, f"{'all':10}{len(injected):6}"])
 

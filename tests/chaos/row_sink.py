@@ -36,21 +36,17 @@ HELD_MAX = 5 * PATIENCE
 
 
 class Seen(NamedTuple):
-    """The outcome of one run."""
-
     rows: Counter[int]
     """How often each row is in the table."""
     writers: list[int]
     """The jobs that wrote, in the order of their writes: each once, unless two of them wrote by turns."""
     refused: int
     drivers: set[int]
-    """The processes of all drivers."""
     jobs: list[int]
     """All jobs that were admitted, in that order."""
 
     @property
     def overlaps(self) -> int:
-        """How often a job wrote after a later one."""
         return sum(later < earlier for earlier, later in zip(self.writers, self.writers[1:], strict=False))
 
 
@@ -97,7 +93,6 @@ class RowSink:
 
     @property
     def first_driver(self) -> int:
-        """The process of the first driver that asked."""
         return next(iter(self._drivers.values()))
 
     def seen(self) -> Seen:

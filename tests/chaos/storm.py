@@ -16,16 +16,9 @@ from typing import Any
 
 from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from tests.chaos import faults
 from tests.chaos.clocks import WallClock
 from tests.chaos.cluster import Cluster
-from tests.chaos.faults import (
-    FAIL_OVER,
-    LEADER_FAULTS,
-    WITNESS_FAULTS,
-    begin_leader_fault,
-    begin_member_fault,
-    begin_witness_fault,
-)
 from tests.support.agents.processes import AgentProcess
 from tests.support.processes.storm import BaseStorm
 
@@ -107,23 +100,25 @@ class Storm(BaseStorm):
     def _play(self, kind: str, free: list[str]) -> bool:
         """Begin this fault, and schedule its end. Returns whether that was possible."""
         may_be_out = len(self._names) - len(free) < OUT_MAX
-        if kind in (*LEADER_FAULTS, FAIL_OVER):
+        if kind in (*faults.LEADER_FAULTS, faults.FAIL_OVER):
             leader = None if "server" in self._out else self.cluster.leader(self._called)
             if leader is None:
                 return False
             friend = self._rng.choice(free) if may_be_out and kind == "island" and self._rng.random() < 0.7 else None
-            self._end_later(begin_leader_fault(kind, leader, friend, self, self._rng), {"server", friend or "server"})
+            self._end_later(
+                faults.begin_leader_fault(kind, leader, friend, self, self._rng), {"server", friend or "server"}
+            )
         elif kind == "witness":
             if "agent" in self._out or not may_be_out:
                 return False
-            befalls = self._rng.choice(WITNESS_FAULTS)
+            befalls = self._rng.choice(faults.WITNESS_FAULTS)
             name = self._rng.choice(free) if befalls == "both dead" else None
-            self._end_later(begin_witness_fault(befalls, name, self, self._rng), {"agent", name or "agent"})
+            self._end_later(faults.begin_witness_fault(befalls, name, self, self._rng), {"agent", name or "agent"})
         elif kind == "clock":
-            self._end_later(begin_member_fault(kind, self._clocked, self, self._rng), set())
+            self._end_later(faults.begin_member_fault(kind, self._clocked, self, self._rng), set())
         elif may_be_out:
             name = self._rng.choice(free)
-            self._end_later(begin_member_fault(kind, name, self, self._rng), {name})
+            self._end_later(faults.begin_member_fault(kind, name, self, self._rng), {name})
         else:
             return False
         return True
@@ -135,7 +130,6 @@ class Storm(BaseStorm):
             self.agent.begin()
 
     def _recover(self) -> None:
-        """Wait until servers and members have recovered."""
         self._look()  # A process that ended on its own is started again.
         self.cluster.await_all_well(self._called)
         calm_at = host_clock()

@@ -41,16 +41,12 @@ def _outside(cluster: KafkaCluster) -> Iterator[None]:
         yield
 
 
-def test_no_two_processes_ever_act_at_once_whatever_happens_to_them_and_their_brokers(
-    cluster: KafkaCluster, tmp_path: Path
-) -> None:
+def test_no_two_processes_ever_act_at_once_in_a_storm(cluster: KafkaCluster, tmp_path: Path) -> None:
     """And the ledger gave them every term that they act under."""
     require_safe(weather(cluster, tmp_path, "exclusive", [*MAIN_FAULTS, *LEADER_FAULTS], SECONDS))
 
 
-def test_where_overlaps_are_promised_the_same_referee_sees_them_and_the_fence_stops_their_writes(
-    cluster: KafkaCluster, tmp_path: Path
-) -> None:
+def test_promised_overlaps_are_seen_and_the_fence_stops_their_writes(cluster: KafkaCluster, tmp_path: Path) -> None:
     """Under `available`, an owner goes on until it has heard its successor: a referee that misses that is blind."""
     run = weather(cluster, tmp_path, "available", AVAILABLE_FAULTS, AVAILABLE_SECONDS)
     assert run.verdict.overlaps
@@ -58,9 +54,7 @@ def test_where_overlaps_are_promised_the_same_referee_sees_them_and_the_fence_st
     assert [] == run.writes.zombies
 
 
-def test_when_the_leading_broker_is_killed_no_record_is_lost_and_all_is_led_again(
-    cluster: KafkaCluster, tmp_path: Path
-) -> None:
+def test_a_killed_leading_broker_loses_no_record_and_all_is_led_again(cluster: KafkaCluster, tmp_path: Path) -> None:
     """As soon as any client can append again, the group can, too."""
     name = f"leader-{uuid4().hex}"
     ledger = cluster.ledger(name)

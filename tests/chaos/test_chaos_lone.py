@@ -24,9 +24,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[LoneServer]:
         yield started
 
 
-def test_no_two_processes_ever_act_at_once_whatever_happens_to_them_and_to_their_server(
-    server: LoneServer, tmp_path: Path
-) -> None:
+def test_no_two_processes_ever_act_at_once_in_a_storm(server: LoneServer, tmp_path: Path) -> None:
     """PostgreSQL with a synchronous standby promises that it never rewinds. Members accept that Redis might; with
     `appendfsync always` it does not, if it is killed."""
     faults, accepted = (FAULTS, True) if server.standby is None else ([*FAULTS, FAIL_OVER], False)

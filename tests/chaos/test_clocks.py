@@ -14,7 +14,6 @@ from tests.conftest import require
 pytestmark = pytest.mark.process
 
 WAITED = 0.1
-"""Seconds of each wait."""
 
 SLEWED = 0.05
 """Seconds by which NTP may slew a clock meanwhile."""
@@ -107,8 +106,7 @@ def test_the_time_of_day_jumps_and_nothing_else_does(tmp_path: Path, ahead: int)
         process.stdin.write("go on\n")
         process.stdin.flush()
         *after, waited = json.loads(process.stdout.readline())
-    # The other clocks were read between two readings of the host's clock: whatever time that took, they passed in
-    # between.
+    # The other clocks were read between two readings of the host's clock, however long that took.
     shortest, longest = after[0] - before[-1] - SLEWED, after[-1] - before[0] + SLEWED
     day, monotonic = (after[clock] - before[clock] for clock in (1, 2))
     assert shortest <= day - ahead <= longest

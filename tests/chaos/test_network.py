@@ -20,6 +20,9 @@ SOON = 60.0
 
 LOOK_EVERY = 0.02
 
+Wire = tuple[socket.socket, socket.socket]
+"""Two sockets on two hosts: the second receives what is sent into the first."""
+
 
 @pytest.fixture
 def network() -> Iterator[Network]:
@@ -55,9 +58,7 @@ def hears(network: Network) -> Iterator[Callable[[str, str], bool]]:
         yield hears
 
 
-def test_what_is_lost_one_way_goes_the_other_and_two_faults_on_one_path_must_both_end(
-    network: Network, hears: Callable[..., bool]
-) -> None:
+def test_a_loss_is_one_way_and_both_faults_of_a_path_must_end(network: Network, hears: Callable[..., bool]) -> None:
     assert all(hears(one, two) for one in network.hosts for two in network.hosts if one != two)
     network.lose("one", "two")
     assert not hears("one", "two", within=0.2)
@@ -107,8 +108,7 @@ def _switch(network: Network) -> Iterator[BadSwitch]:
 
 
 @pytest.fixture
-def wire(network: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two sockets: what is sent into the first, on one host, arrives at the second, on another host."""
+def wire(network: Network) -> Iterator[Wire]:
     with network.entered("one"):
         source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with network.entered("two"):
@@ -120,9 +120,7 @@ def wire(network: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
         yield source, target
 
 
-def test_a_bad_switch_carries_everything_or_loses_what_it_is_told_and_cuts_hold_on_it(
-    network: Network, hears: Callable[..., bool]
-) -> None:
+def test_a_bad_switch_carries_or_loses_as_told_and_cuts_hold(network: Network, hears: Callable[..., bool]) -> None:
     with BadSwitch(network, seed=SEED) as switch:
         assert all(hears(one, two) for one in network.hosts for two in network.hosts if one != two)
         assert switch.carried > 0
@@ -138,9 +136,7 @@ def test_a_bad_switch_carries_everything_or_loses_what_it_is_told_and_cuts_hold_
     assert hears("one", "two")
 
 
-def test_a_bad_switch_doubles_datagrams_and_lets_them_overtake_each_other(
-    switch: BadSwitch, wire: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_bad_switch_doubles_datagrams_and_lets_them_overtake_each_other(switch: BadSwitch, wire: Wire) -> None:
     source, target = wire
     switch.doubled, switch.late = 1.0, 0.2
     for number in range(20):
@@ -150,8 +146,8 @@ def test_a_bad_switch_doubles_datagrams_and_lets_them_overtake_each_other(
     assert heard != sorted(heard)
 
 
-def test_a_bad_switch_keeps_what_it_shall_hold_and_then_carries_all_of_it(
-    switch: BadSwitch, wire: tuple[socket.socket, socket.socket], hears: Callable[[str, str], bool]
+def test_a_bad_switch_keeps_what_is_held_and_then_carries_all_of_it(
+    switch: BadSwitch, wire: Wire, hears: Callable[[str, str], bool]
 ) -> None:
     source, target = wire
     switch.held = frozenset({"one"})

@@ -79,35 +79,19 @@ class Place(NamedTuple):
         return self.step in {"begin", "row", "wrote", "done"}
 
 
-PLACES = [
-    Place("worker", "submit"),
-    Place("worker", "starting"),
-    Place("worker", "begin"),
-    Place("worker", "submitted"),
-    Place("worker", "saved"),
-    Place("worker", "row"),
-    Place("worker", "wrote"),
-    Place("worker", "done"),
-    Place("worker", "ended"),
-    Place("driver", "begin"),
-    Place("driver", "row"),
-    Place("driver", "wrote"),
-    Place("driver", "done"),
-    Place("agent", "submit"),
-    Place("agent", "row"),
-    Place("agent", "done"),
-    Place("clear", "submit"),
-    Place("clear", "starting"),
-    Place("clear", "row"),
-    Place("move", "row"),
-    Place("freeze", "row"),
-    Place("triggerer", "waiting"),
-]
+STEPS = {
+    "worker": "submit starting begin submitted saved row wrote done ended",
+    "driver": "begin row wrote done",
+    "agent": "submit row done",
+    "clear": "submit starting row",
+    "move": "row",
+    "freeze": "row",
+    "triggerer": "waiting",
+}
+PLACES = [Place(what, step) for what, steps in STEPS.items() for step in steps.split()]
 
 
 class Attempt:
-    """A process of `spark_attempt`."""
-
     def __init__(self, pid: int, folder: Path) -> None:
         self.pid, self.folder = pid, folder
 
@@ -237,7 +221,6 @@ class Scene:
 
 
 def compiled(folder: Path) -> Path:
-    """The jar of the job."""
     classes, jar = folder / "classes", folder / "rows.jar"
     found = find_spec("pyspark")
     assert found is not None
@@ -271,7 +254,10 @@ class Round:
             else:
                 self._act(self._first())
             self._finish()
-            return self.scene.sink.seen()
+            seen = self.scene.sink.seen()
+            jobs = f"{len(self.attempts)} attempts, {len(seen.jobs)} jobs, {seen.refused} requests refused"
+            say(f"{self.run}: {jobs}, {seen.rows.total()} rows, {seen.overlaps} overlaps")
+            return seen
         finally:
             self.scene.sink.release()
             for attempt in self.attempts:
@@ -281,8 +267,7 @@ class Round:
             self.scene.settle()
 
     def _first(self) -> Attempt:
-        point = "" if self.place.is_request else self.place.step
-        first = self._attempt("fail", stop_at=point)
+        first = self._attempt("fail", stop_at="" if self.place.is_request else self.place.step)
         step, sink = self.place.step, self.scene.sink
 
         def reached() -> bool:
@@ -356,7 +341,7 @@ class Round:
             self.attempts[0].await_end("which was stopped")
         assert "success" == self.attempts[-1].state, (self.attempts[-1].folder / "log").read_text()[-5000:]
         until(
-            lambda: not any(map(lives, sink.seen().drivers)), f"the end of each driver of {self.run}", patience=PATIENCE
+            lambda: not any(map(lives, sink.seen().drivers)), f"the end of the drivers of {self.run}", patience=PATIENCE
         )
 
     def _attempt(self, dag: str, *, here: AgentProcess | None = None, way: str = "run", stop_at: str = "") -> Attempt:
@@ -371,22 +356,12 @@ def _scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield scene
 
 
-def told_of(round_: Round, seen: Seen) -> str:
-    attempts, jobs = len(round_.attempts), len(seen.jobs)
-    return (
-        f"{round_.run}: {attempts} attempts, {jobs} jobs, {seen.refused} requests refused, "
-        f"{seen.rows.total()} rows, {seen.overlaps} overlaps"
-    )
-
-
 @pytest.mark.parametrize("place", PLACES, ids="-".join)
 @pytest.mark.parametrize("mode", MODES)
 def test_each_row_lands_once_and_no_driver_writes_after_a_later_one(scene: Scene, mode: str, place: Place) -> None:
     if mode == "client" and place.step == "saved":
         pytest.skip("Airflow stores no id of such a job")
-    played = Round(scene, place, mode)
-    seen = played.play()
-    say(told_of(played, seen))
+    seen = Round(scene, place, mode).play()
     assert Counter(range(ROWS)) == seen.rows
     assert 0 == seen.overlaps
 
@@ -396,8 +371,6 @@ UNFENCED = [("client", Place("freeze", "row")), ("cluster", Place("worker", "sub
 
 @pytest.mark.parametrize(("mode", "place"), UNFENCED, ids=MODES)
 def test_without_a_fence_the_witness_sees_two_writers(scene: Scene, mode: str, place: Place) -> None:
-    played = Round(scene, place, mode, fenced=False)
-    seen = played.play()
-    say(told_of(played, seen))
+    seen = Round(scene, place, mode, fenced=False).play()
     assert seen.overlaps
     assert max(seen.rows.values()) > 1
