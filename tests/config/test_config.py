@@ -20,7 +20,6 @@ from neli_router.protocols.electors.settings import GossipSettings, TermSettings
 
 
 def problems_of(**options: object) -> list[str]:
-    """Every problem with these options."""
     with pytest.raises(ConfigError) as raised:
         Config.of({"ledger": "memory://jobs", **options})
     return list(raised.value.problems)
@@ -76,10 +75,7 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (
-            {"protocol": "zookeeper"},
-            "zookeeper is not a known protocol: choose from fast-neli, gossip, induction, neli",
-        ),
+        ({"protocol": "zookeeper"}, "zookeeper is not a known protocol: choose from fast-neli, gossip, induction, "),
         ({"name": 7}, "name=7 must be text, or None"),
         ({"max_age": "never"}, "max_age='never' must be a number of seconds, "),
         ({"guarantee": ["exclusive"]}, "guarantee=['exclusive'] must be text"),
@@ -88,10 +84,7 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
         ({"ledger": "/var/a:b"}, "ledger='/var/a***' does not say what kind of ledger it is"),
         ({"ledger": "sqlite://var/jobs.db"}, "ledger='sqlite://var/jobs.db' names the host 'var', and a file has none"),
         ({"ledger": "sqlite:a.db?key=b"}, "ledger='sqlite:a.db?***' has options, and a file takes none: take away t"),
-        (
-            {"ownership": "sqlite:a.db?key=b"},
-            "ownership='sqlite:a.db?***' is not an address in Redis or PostgreSQL: wri",
-        ),
+        ({"ownership": "sqlite:a.db?key=b"}, "ownership='sqlite:a.db?***' is not an address in Redis or PostgreSQL"),
         ({"ledger": "sqlite:"}, "ledger='sqlite:' does not say where it is"),
         ({"ledger": "redi://host/jobs"}, "redi is not a known kind of ledger: did you mean redis? Choose from kafka, "),
         ({"witness": "chlid"}, "witness='chlid' is unknown: choose auto, agent, child or none"),
@@ -101,13 +94,10 @@ max_age=0 would make every table too old: give it some seconds, or None for no l
     ],
 )
 def test_one_problem_is_told_in_words_that_help(options: dict[str, object], expected: str) -> None:
-    found = problems_of(**options)
-    assert expected == found[0][: len(expected)]
+    assert expected == problems_of(**options)[0][: len(expected)]
 
 
-def test_a_lease_that_is_no_number_is_one_problem_in_each_protocol_and_a_pipe_of_settings_is_refused_at_once(
-    tmp_path: Path,
-) -> None:
+def test_a_bad_lease_is_one_problem_in_each_protocol_and_a_pipe_of_settings_is_refused(tmp_path: Path) -> None:
     borrowed = {"protocol": "neli", "ledger": "kafka://h:1/jobs"}
     for options in ({}, borrowed, {**borrowed, "guarantee": "available"}, {**borrowed, "protocol": "fast-neli"}):
         for lease in ("long", 0, -1, -0.5):
@@ -166,11 +156,8 @@ class Forgetful(MemoryLedger):
 
 def test_exclusive_is_refused_on_a_ledger_that_may_rewind_unless_that_is_accepted() -> None:
     ledger = Forgetful(MemoryLog())
-    expected = (
-        "needs a ledger that never rewinds, and forgetful may lose records"
-        ".*say accept_rewinds=True and fence every act that matters"
-    )
-    with pytest.raises(ConfigError, match=expected) as refused:
+    expected = "forgetful may lose records.*say accept_rewinds=True and fence every act that matters"
+    with pytest.raises(ConfigError, match=f"needs a ledger that never rewinds, and {expected}") as refused:
         Config("memory://jobs").require_promises(ledger)
     assert "another ledger or --guarantee available, or say --accept-rewinds and fence" in in_shell(str(refused.value))
     Config("memory://jobs", protocol=Induction(accept_rewinds=True)).require_promises(ledger)
@@ -184,14 +171,8 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (
-            {"ledger": "sqlite:jobs.db"},
-            "'sqlite:jobs.db' is not a list of peers: write peers://a:7801,b:7801,c:7801/jobs",
-        ),
-        (
-            {"ledger": "peers://a:7801/jobs", "protocol": "induction"},
-            "is not a ledger of induction: choose the protocol",
-        ),
+        ({"ledger": "sqlite:jobs.db"}, "'sqlite:jobs.db' is not a list of peers: write peers://a:7801,b:7801,c:7801/"),
+        ({"ledger": "peers://a:7801/jobs", "protocol": "induction"}, "is not a ledger of induction: choose the protoc"),
         ({"ledger": "peers://127.0.0.1:7801"}, "a group was wanted after the peers"),
         ({"policy": "oldest"}, "policy='oldest' is unknown: choose 'random' or 'priority'"),
         ({"policy": 7}, "policy=7 must be text"),
@@ -202,14 +183,8 @@ PEERS = "peers://127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803/jobs"
         ({"wait_max": 1.0}, "wait_max requires policy='random', which draws waits: leave it out"),
         ({"protocol": "gossip", "phi_max": 0}, "phi_max=0 must be from 1 to 100"),
         ({"protocol": "gossip", "window": 1}, "window=1 must be from 2 to 10000"),
-        (
-            {"protocol": "gossip", "policy": "random"},
-            "policy is an option of the protocol term, and gossip has",
-        ),
-        (
-            {"ledger": "memory://x", "protocol": "induction", "replicas": 2},
-            "replicas is an option of the protocol",
-        ),
+        ({"protocol": "gossip", "policy": "random"}, "policy is an option of the protocol term, and gossip has"),
+        ({"ledger": "memory://x", "protocol": "induction", "replicas": 2}, "replicas is an option of the protocol"),
         ({"first_class": 2}, "first_class is an option of the protocol gossip, and term has none: leave it out"),
         ({"relay": True}, "relay is an option of the protocol gossip, and term has none: leave it out"),
         ({"protocol": "gossip", "first_class": 4}, "first_class=4 must be from 1 to the 3 peers, or None for all"),
@@ -230,10 +205,8 @@ def test_one_problem_of_a_group_of_peers_is_told_in_words_that_help(options: dic
 
 
 def test_all_problems_of_a_group_of_peers_are_told_at_once() -> None:
-    found = problems_of(
-        ledger=PEERS, protocol="term", replicas=9, beat=2.0, guarantee="available", witness="agent", zone=7
-    )
-    assert 5 == len(found)
+    options = {"replicas": 9, "beat": 2.0, "guarantee": "available", "witness": "agent", "zone": 7}
+    assert len(options) == len(problems_of(ledger=PEERS, protocol="term", **options))
 
 
 def test_peers_have_defaults_that_leave_room_for_two_lost_heartbeats_and_classes_if_they_are_told_so() -> None:
@@ -268,8 +241,7 @@ def test_an_even_number_of_voters_is_a_doubt_that_says_what_it_costs() -> None:
 
 
 def test_members_of_one_list_have_one_ledger_for_people_and_an_address_that_is_none_shows_no_secret() -> None:
-    told = {Config(f"{PEERS}?me=127.0.0.1:780{i}", protocol="term").public_ledger for i in (1, 2, 3)}
-    assert {PEERS} == told
+    assert {PEERS} == {Config(f"{PEERS}?me=127.0.0.1:780{i}", protocol="term").public_ledger for i in (1, 2, 3)}
     assert f"{PEERS}?me=127.0.0.1:7801" == public_address(f"{PEERS}?me=127.0.0.1:7801")
     address = "peers://me:geheim@127.0.0.1:7801/jobs"
     assert "geheim" not in public_address(address) + "".join(problems_of(ledger=address, protocol="term"))

@@ -37,9 +37,7 @@ def test_without_any_file_the_other_layers_are_enough_but_one_that_cannot_be_rea
         resolve({"ledger": "memory://jobs"}, {}, places=(f"{tmp_path}/neli.toml",))
 
 
-def test_a_file_that_is_not_there_is_told_with_who_named_it_and_what_is_no_file_is_refused_at_once(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_file_is_reported_with_who_named_it_and_what_is_no_file_is_refused(tmp_path: Path) -> None:
     path = f"{tmp_path}/neli.toml"
     reason = "cannot be read: there is no such file; correct the path"
     assert [f"the configuration {path!r} (flag --config) {reason}"] == problems(path)

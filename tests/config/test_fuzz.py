@@ -15,24 +15,9 @@ from neli_router.errors import ConfigError
 SECRET = "Tr0ub4dor&3-Tr0ub4dor"  # noqa: S105 - of a test.
 
 names = st.sampled_from([option.name for option in OPTIONS.values()] + ["layout", "agent", "token", "leese", ""])
-atoms = st.one_of(
-    st.text(max_size=20),
-    st.integers(),
-    st.floats(),
-    st.booleans(),
-    st.sampled_from(
-        [
-            "memory://jobs",
-            f"memory://u:{SECRET}@jobs",
-            f"postgresql://h/db?group=jobs&password={SECRET}",
-            "none",
-            "exclusive",
-            "127.0.0.1:0",
-            10**30,
-            -1,
-        ]
-    ),
-)
+addresses = ["memory://jobs", f"memory://u:{SECRET}@jobs", f"postgresql://h/db?group=jobs&password={SECRET}"]
+samples = st.sampled_from([*addresses, "none", "exclusive", "127.0.0.1:0", 10**30, -1])
+atoms = st.text(max_size=20) | st.integers() | st.floats() | st.booleans() | samples
 
 
 def toml(value: Any) -> str:
@@ -50,11 +35,7 @@ def toml(value: Any) -> str:
             return str(value)
 
 
-values = st.recursive(
-    atoms,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
-    max_leaves=8,
-)
+values = st.recursive(atoms, lambda it: st.lists(it, max_size=3) | st.dictionaries(names, it, max_size=3), max_leaves=8)
 
 
 @pytest.fixture(scope="module")
@@ -90,17 +71,15 @@ def test_any_values_in_the_file_give_a_configuration_or_its_problems(path: Path,
     assert SECRET not in outcome({}, {}, path)
 
 
-variables = st.sampled_from(
-    [option.variable for option in OPTIONS.values()] + ["NELI_TOKEN", "NELI_LEESE", "POD_NAME", "POD_IP", "NELI_"]
-)
+others = ["NELI_TOKEN", "NELI_LEESE", "POD_NAME", "POD_IP", "NELI_"]
+variables = st.sampled_from([option.variable for option in OPTIONS.values()] + others)
+numbers = st.sampled_from(["1", "1e308", "9" * 5000, "9" * 18])
 # The form of `os.environ`: bytes that are not UTF-8 become lone surrogates.
 texts = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 
 
 @given(
-    st.dictionaries(
-        variables, texts | atoms.map(str) | st.sampled_from(["1", "1e308", "9" * 5000, "9" * 18]), max_size=8
-    ),
+    st.dictionaries(variables, texts | atoms.map(str) | numbers, max_size=8),
     st.dictionaries(st.sampled_from(sorted(OPTIONS)), texts | st.booleans() | st.none(), max_size=4),
 )
 @settings(max_examples=150, deadline=None)
@@ -110,9 +89,7 @@ texts = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateesc
 @example({"NELI_TOKEN_FILE": SECRET}, {"agent.token_file": f"/{SECRET}/\udcff"})
 @example({"NELI_AGENT_SOCKET": "/\udcff"}, {"agent.listen": "[::]:0"})
 @example({"POD_IP": "\n", "POD_NAME": "\x00"}, {"agent.listen": ""})
-def test_any_environment_and_flags_give_a_configuration_or_its_problems(
-    environ: dict[str, str], flags: dict[str, object]
-) -> None:
+def test_any_variables_and_flags_give_a_config_or_problems(environ: dict[str, str], flags: dict[str, object]) -> None:
     # This test must not touch this host's disk.
     found = outcome(flags, environ, None)
     assert SECRET not in found

@@ -59,9 +59,7 @@ def test_a_file_that_others_read_or_change_or_in_a_folder_that_others_can_write_
         assert ELSEWHERE == problem({"NELI_TOKEN_FILE": str(path)})
 
 
-def test_in_a_folder_for_all_ones_own_file_or_link_counts_if_its_target_lies_well_and_no_link_of_another_user(
-    tmp_path: Path,
-) -> None:
+def test_in_a_folder_for_all_ones_own_file_or_safe_link_counts_and_no_link_of_another_user(tmp_path: Path) -> None:
     """Like /tmp, where no user can remove another user's file."""
     shared, own = tmp_path / "shared", tmp_path / "own"
     for folder in (shared, own):
@@ -87,8 +85,7 @@ def test_a_secret_as_kubernetes_mounts_it_is_read(tmp_path: Path) -> None:
     written(version, TOKEN, mode=0o440)
     (folder / "..data").symlink_to(version.name)
     (folder / "token").symlink_to("..data/token")
-    path = str(folder / "token")
-    assert TOKEN == resolve({}, {**LEDGER, "NELI_TOKEN_FILE": path}, places=()).agent.token
+    assert TOKEN == resolve({}, {**LEDGER, "NELI_TOKEN_FILE": str(folder / "token")}, places=()).agent.token
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -112,9 +109,7 @@ def test_a_file_of_another_user_is_refused_by_all_but_that_user(tmp_path: Path) 
         ("hunter2" * 1000, "is larger than 4096 bytes"),
     ],
 )
-def test_what_is_not_fit_to_be_a_token_is_refused_without_showing_it(
-    tmp_path: Path, content: str, expected: str
-) -> None:
+def test_what_is_no_token_is_refused_without_showing_it(tmp_path: Path, content: str, expected: str) -> None:
     found = problem({"NELI_TOKEN_FILE": written(tmp_path, content)})
     assert (True, False) == (expected in found, "hunter2" in found)
 
