@@ -8,7 +8,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
 from neli_router.fence.tables import AnyFencedTable
 
-__all__ = ["FORMATS", "LAYOUT", "SCHEMA", "AnyTable", "again", "commits", "commits_by", "files", "made", "opened"]
-__all__ += ["orphans", "prices", "read", "remade", "rows", "where"]
+__all__ = ["FORMATS", "LAYOUT", "SCHEMA", "AnyTable", "again", "commits", "commits_by", "files", "made", "meanwhile"]
+__all__ += ["opened", "orphans", "prices", "read", "remade", "rows", "where"]
 
 os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Its own needs another package, and warns without it.
 
@@ -94,8 +94,7 @@ def read(table: Any) -> pa.Table:
         return DeltaTable(str(table.path)).to_pyarrow_table()
     import polars as pl  # noqa: PLC0415 - it takes a second, and other processes only open tables.
 
-    found = table.catalog.load_table(table.name)
-    return pl.scan_iceberg(found.metadata_location).collect().to_arrow()
+    return pl.scan_iceberg(table.catalog.load_table(table.name).metadata_location).collect().to_arrow()
 
 
 def commits(table: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
@@ -104,10 +103,8 @@ def commits(table: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         for entry in sorted((table.path / "_delta_log").glob("*.json")):
             for add in (action["add"] for action in map(json.loads, entry.read_text().splitlines()) if "add" in action):
                 part = {"partition": int(add["partitionValues"]["partition"])}
-                yield (
-                    entry.stem,
-                    [it | part for it in pq.read_table(table.path / add["path"], partitioning=None).to_pylist()],
-                )
+                added = pq.read_table(table.path / add["path"], partitioning=None).to_pylist()
+                yield entry.stem, [it | part for it in added]
         return
     found = table.catalog.load_table(table.name)
     for snapshot in sorted(found.snapshots(), key=lambda it: it.sequence_number):
@@ -134,6 +131,21 @@ def orphans(table: AnyTable) -> list[str]:
     """Every such file that no reader looks at."""
     known = {*table.files()}
     return sorted(path.name for path in files(table) if str(path) not in known)
+
+
+def meanwhile(table: Any, happens: Callable[[], object], *, added: pa.Table | None = None, batch: int = 0) -> Any:
+    """Append a batch of partition 1. Just before its first commit, after it was judged, something else happens."""
+    with table.stage({1: 7}, batch) as staging:
+        staging.write(rows(1) if added is None else added)
+        place, events = staging.place, [happens]
+
+        def placed(partitions: Iterable[int]) -> object:
+            if events:
+                events.pop()()
+            return place(partitions)
+
+        staging.place = placed
+        return table.commit(staging)
 
 
 def _iceberg() -> Any:

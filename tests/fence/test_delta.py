@@ -140,8 +140,7 @@ def test_compaction_by_another_engine_harms_neither_a_step_nor_the_fence(table: 
         assert [] == [*(table.path / "_neli").iterdir()]
     table.maintain()
     for version, count in ((3, 3), (5, 2)):
-        found = table.files(version=version)
-        assert [True] * count == [Path(file).is_file() for file in found]
+        assert [True] * count == [Path(file).is_file() for file in table.files(version=version)]
 
 
 def test_a_vacuum_or_a_sweep_never_removes_what_a_commit_in_flight_has_placed(table: FencedTable) -> None:

@@ -104,9 +104,7 @@ PAIRS = (((7, 2), True), ((7, 2), False), ((7, 10), True), ((7, 3), False), (7, 
 """Terms and pairs, asked one after another, and whether each is admitted. A plain term counts nothing."""
 
 
-def test_a_pair_is_admitted_if_it_is_greater_than_all_before_it_and_is_counted_once(
-    connection: sqlite3.Connection,
-) -> None:
+def test_a_pair_is_admitted_if_greater_than_all_before_it_and_is_counted_once(connection: sqlite3.Connection) -> None:
     before = fence.tally.admitted, fence.tally.refused
     for term, is_new in PAIRS:
         with nullcontext() if is_new else pytest.raises(Refused, match=r"the pair .* but it, or a greater one"):

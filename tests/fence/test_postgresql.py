@@ -54,11 +54,10 @@ def admitted(address: str, resource: str = "notes") -> int | None:
 
 def write(connection: Connection, term: int, body: str) -> None:
     """An owner's whole transaction: the fence, and what it protects."""
+    replaces = "ON CONFLICT (id) DO UPDATE SET body = excluded.body"
     with connection.transaction():
         fence.admit(connection, "notes", term)
-        connection.execute(
-            "INSERT INTO notes VALUES ('a', %s, 0) ON CONFLICT (id) DO UPDATE SET body = excluded.body", (body,)
-        )
+        connection.execute(f"INSERT INTO notes VALUES ('a', %s, 0) {replaces}", (body,))
 
 
 def bodies(address: str) -> list[str]:
@@ -97,8 +96,7 @@ def test_a_zombie_waits_for_the_newer_owner_and_is_then_refused(address: str, fi
 
 
 def test_the_newer_owner_waits_for_an_older_write_that_is_not_committed_and_then_sees_it(address: str) -> None:
-    """So the newer owner reads *after* it was admitted: the older owner's writes are there, and no others will
-    follow."""
+    """So the newer owner reads *after* it was admitted: the older owner's writes are there, and none will follow."""
     with two(address) as (older, newer):
         seen: list[Any] = []
 
@@ -158,8 +156,7 @@ def test_resources_do_not_wait_for_each_other_and_another_search_path_is_another
 
 @pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
 def test_a_stricter_isolation_refuses_in_the_servers_words(address: str, level: psycopg.IsolationLevel) -> None:
-    """A zombie whose snapshot is older than the newer owner's commit: its transaction must be retried, and is then
-    Refused."""
+    """A zombie with a snapshot from before the newer owner's commit must retry its transaction, and is then refused."""
     with two(address) as (older, newer):
         older.isolation_level = level
         older.execute("SELECT * FROM notes")

@@ -20,11 +20,12 @@ from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.fence import BatchGap, FenceMisused, Refused, TableMismatch, TableUnavailable, tally
 from neli_router.fence.tables import Progress
-from tests.fence.lakes import FORMATS, SCHEMA, AnyTable, again, commits_by, files, made, orphans, prices, remade, rows
+from tests.fence import lakes
+from tests.fence.lakes import SCHEMA, AnyTable, again, files, made, meanwhile, orphans, prices, rows
 from tests.fence.test_fence import lease
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=lakes.FORMATS)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyTable]:
     with made(request.param, tmp_path) as table:
         yield table
@@ -79,29 +80,17 @@ def test_terms_are_raised_once_and_never_lowered_and_refuse_a_zombie_from_then_o
         pytest.fail("there was no reason to begin")
 
 
-def test_a_row_under_a_term_the_table_has_is_refused_if_the_term_rises_between_look_and_commit(
-    table: AnyTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_under_a_term_the_table_has_is_refused_if_the_term_rises_between_look_and_commit(table: AnyTable) -> None:
     rival = again(table)
     table.raise_terms({1: 7})
-    with table.stage({1: 7}, 0) as staging:
-        staging.write(rows(1))
-        place = staging.place
-
-        def raised(partitions: Iterable[int]) -> object:
-            rival.raise_terms({1: 9})
-            return place(partitions)
-
-        monkeypatch.setattr(staging, "place", raised)
-        with pytest.raises(Refused, match="term 9"):
-            table.commit(staging)
+    with pytest.raises(Refused, match="term 9"):
+        meanwhile(table, lambda: rival.raise_terms({1: 9}))
     assert [] == prices(table)
 
 
 def test_the_partitions_that_are_not_lost_land_together(table: AnyTable) -> None:
     rival, twin = again(table), again(table)
-    terms = {1: 7, 2: 7, 3: 7}
-    with table.stage(terms, 0) as staging, twin.stage({3: 7}, 0) as older:
+    with table.stage({1: 7, 2: 7, 3: 7}, 0) as staging, twin.stage({3: 7}, 0) as older:
         staging.write(rows(1, 2, 3))
         older.write(rows(3, price=2.0))
         rival.raise_terms({2: 9})
@@ -152,7 +141,7 @@ def test_a_skipped_batch_raises_the_fence_also_when_a_sweep_took_its_files(table
         table.append(rows(1), {1: 9}, 1)
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", lakes.FORMATS)
 def test_a_step_that_makes_no_sense_is_refused(tmp_path: Path, format_: str) -> None:
     with made(format_, tmp_path, first_batch=100) as table:
         with table.stage({1: 7}, 100) as staging:
@@ -200,17 +189,17 @@ def test_a_file_with_other_columns_or_that_is_no_parquet_is_refused(table: AnyTa
 
 def test_a_table_is_made_once_and_then_opened_if_it_is_the_same(table: AnyTable) -> None:
     table.append(rows(1), {1: 7}, 0)
-    assert Progress(7, 0) == remade(table).progress()[1]
+    assert Progress(7, 0) == lakes.remade(table).progress()[1]
     with pytest.raises(TableMismatch, match="price is long instead of double"):
-        remade(table, SCHEMA.set(1, pa.field("price", pa.int64())))
+        lakes.remade(table, SCHEMA.set(1, pa.field("price", pa.int64())))
     with pytest.raises(TableMismatch, match="first_batch=1"):
-        remade(table, first_batch=1)
+        lakes.remade(table, first_batch=1)
     with pytest.raises(ConfigError):
-        remade(table, first_batch=-1)
+        lakes.remade(table, first_batch=-1)
     with pytest.raises(TableMismatch, match="unequal: partitions"):
         again(table, layout=Layout())
     with pytest.raises(TableMismatch, match="unequal: tags"):
-        remade(table, SCHEMA, Layout(partitions=8, tags=True))
+        lakes.remade(table, SCHEMA, Layout(partitions=8, tags=True))
 
 
 @pytest.mark.parametrize("has_landed", [True, False])
@@ -218,7 +207,7 @@ def test_a_table_is_made_once_and_then_opened_if_it_is_the_same(table: AnyTable)
 def test_the_table_says_what_became_of_a_commit_and_not_the_answer(
     monkeypatch: pytest.MonkeyPatch, table: AnyTable, error: Exception | None, has_landed: bool
 ) -> None:
-    library, name, lost = commits_by(table)
+    library, name, lost = lakes.commits_by(table)
     write, errors = getattr(library, name), [error or lost]
 
     def failing(*arguments: Any, **named: Any) -> None:
@@ -228,15 +217,14 @@ def test_the_table_says_what_became_of_a_commit_and_not_the_answer(
             raise errors.pop()
 
     monkeypatch.setattr(library, name, failing)
-    commit = table.append(rows(1, 2), {1: 7, 2: 7}, 0)
-    assert ((1, 2), []) == (commit.landed, errors)
+    assert ((1, 2), []) == (table.append(rows(1, 2), {1: 7, 2: 7}, 0).landed, errors)
     assert [(1, 1.0), (2, 1.0)] == prices(table)
     assert [] == orphans(table)
 
 
 def test_a_table_that_cannot_be_written_stays_as_it_was(monkeypatch: pytest.MonkeyPatch, table: AnyTable) -> None:
     with monkeypatch.context() as patch:
-        library, name, _ = commits_by(table)
+        library, name, _ = lakes.commits_by(table)
         patch.setattr(library, name, failing)
         with pytest.raises(TableUnavailable, match=r"each of 6 tries failed \(OSError\)"):
             table.append(rows(1), {1: 7}, 0)
@@ -250,10 +238,8 @@ def failing(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1], ids=["the file of the commit", "its folder"])
-def test_a_commit_that_may_not_outlast_a_power_cut_says_so(
-    monkeypatch: pytest.MonkeyPatch, table: AnyTable, kept: int
-) -> None:
-    library, name, _ = commits_by(table)
+def test_a_commit_that_a_power_cut_may_undo_raises(monkeypatch: pytest.MonkeyPatch, table: AnyTable, kept: int) -> None:
+    library, name, _ = lakes.commits_by(table)
     commit, fsync = getattr(library, name), os.fsync
 
     def commits(handle: object, *given: Any, **named: Any) -> None:
@@ -302,7 +288,7 @@ def test_files_are_found_by_partition_by_version_and_by_what_is_in_them(table: A
         table.files(where=[("instrument", "like", "N")])
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", lakes.FORMATS)
 def test_any_number_may_make_the_table_at_once(tmp_path: Path, format_: str) -> None:
     for trial in range(5 if format_ == "delta" else 1):  # Out of eight, two collide in about every second trial.
         with ExitStack() as stack, ThreadPoolExecutor(8) as pool:
