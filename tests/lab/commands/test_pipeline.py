@@ -5,32 +5,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from neli_router.core.exit_codes import EXIT_USAGE
 from neli_router.spark.feeds import NumberedFiles
 from tests.support.commands import neli
 
 
-def ticks(*arguments: str) -> Result:
-    return neli("ticks", *arguments)
-
-
-def test_ticks_fills_a_folder_with_intervals_that_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+def test_ticks_fills_a_folder_with_the_same_intervals_for_the_same_seed_unless_it_has_some(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    done = [ticks("--ticks", "1000", "--intervals", "4", "--seed", "7", str(it)) for it in (first, second)]
-    assert [0, 0] == [it.exit_code for it in done]
-    assert f"1,000 ticks in 4 intervals are in {first}\n" == done[0].output
-    assert 4 == NumberedFiles(first).tip(0, 0)
+    words = ("ticks", "--ticks", "1000", "--intervals", "4", "--seed", "7")
+    done, *_, again = (neli(*words, str(folder)) for folder in (first, second, first))
+    assert (0, f"1,000 ticks in 4 intervals are in {first}\n") == (done.exit_code, done.output)
     for number in range(1, 5):
         assert NumberedFiles(first).path(number).read_bytes() == NumberedFiles(second).path(number).read_bytes()
-
-
-def test_ticks_leaves_a_folder_alone_that_has_some(tmp_path: Path) -> None:
-    assert 0 == ticks("--ticks", "10", "--intervals", "1", str(tmp_path / "a")).exit_code
-    again = ticks("--ticks", "10", "--intervals", "1", str(tmp_path / "a"))
     assert (EXIT_USAGE, True) == (again.exit_code, "has intervals already: name another one" in again.output)
-    assert 1 == NumberedFiles(tmp_path / "a").tip(0, 0)
+    assert 4 == NumberedFiles(first).tip(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +42,7 @@ def test_the_pipeline_refuses_options_that_it_cannot_use_before_it_starts_anythi
 @pytest.mark.parametrize(
     ("package", "extra", "words"), [("pyarrow", "spark", ["ticks", "somewhere"]), ("uvicorn", "agent", ["pipeline"])]
 )
-def test_without_an_extra_a_command_says_how_to_install_it(
-    package: str, extra: str, words: list[str], tmp_path: Path
-) -> None:
+def test_without_an_extra_a_command_says_which(package: str, extra: str, words: list[str], tmp_path: Path) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; from neli_router.commands.cli import main; main()"
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

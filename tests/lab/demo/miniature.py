@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from neli_router import testing
 from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.ledgers.memory import MemoryLedger
-from neli_router.lab.demo.scene import Action, ActionKind, Pause, Run, StoryEvent
+from neli_router.lab.demo.scene import Action, ActionKind, Pause, Run
 from neli_router.lab.processes.worker import Worker
 from neli_router.lab.referee import Life, LifePhase
 from neli_router.protocols.protocol import Event
@@ -32,8 +32,6 @@ class Miniature:
     def __init__(self, partitions: int, lease: float) -> None:
         self.run = Run(partitions, lease, 0.0)
         self.notes: list[Note] = []
-        """The notes of all workers."""
-        self.events: list[StoryEvent] = []
         self.workers: dict[str, Worker] = {}
         self.group: Group
         self._lives: dict[str, Life] = {}
@@ -42,7 +40,6 @@ class Miniature:
         self.workers[name].on_event(event)
 
     def begin(self, name: str) -> None:
-        """Start a process called `name`."""
         label = f"{name}.{1 + sum(life.name == name for life in self.run.lives)}"
         life = Life(label, 101 + len(self.run.lives), self.group.now, LifePhase.MEMBER)
         self.run.lives.append(life)
@@ -53,7 +50,6 @@ class Miniature:
 
         self._lives[name] = life
         self.workers[name] = Worker(note, lambda: self.group.now, asleep_min=self.run.lease)
-        self._say("start", name, f"process {life.pid} starts")
 
     def advance(self, seconds: float) -> None:
         for _ in range(round(seconds / STEP)):
@@ -97,10 +93,6 @@ class Miniature:
         life = self._lives[name]
         self.run.actions.append(Action(kind, life, self.group.now, tuple(sorted(life.held))))
         life.phase = phase
-        self._say(kind.name.lower(), name, f"process {life.pid}; it led {len(life.held)} partitions")
-
-    def _say(self, kind: str, name: str, text: str) -> None:
-        self.events.append(StoryEvent(self.group.now, kind, name, text))
 
     def _route(self) -> None:
         routed = self.run.routed

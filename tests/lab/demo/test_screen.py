@@ -82,9 +82,7 @@ now       user-7 -> alpha
 
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (60, 15)])
 @pytest.mark.parametrize("partitions", [8, 1000])
-def test_a_frame_never_outgrows_its_terminal_and_ends_with_the_latest_event(
-    width: int, height: int, partitions: int
-) -> None:
+def test_a_frame_fits_its_terminal_and_ends_with_the_latest_event(width: int, height: int, partitions: int) -> None:
     run = record()
     run.partitions = partitions
     tale = "a rather long tale " * 12
@@ -126,9 +124,7 @@ FAIL  look-ups         none was made
     assert expected.lstrip() == capsys.readouterr().out
 
 
-def test_the_live_view_leaves_its_last_frame_and_the_outcome(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_live_view_leaves_its_outcome(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -142,9 +138,7 @@ def test_the_live_view_leaves_its_last_frame_and_the_outcome(
     assert not re.search(r"\x1b\[[0-9;]*[34]8;", shown), "NO_COLOR asks for no colours"
 
 
-def test_a_terminal_gets_the_live_view_if_it_can_draw_and_a_file_gets_plain_lines(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_that_can_draw_gets_the_live_view_and_a_file_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     output = io.StringIO()
     monkeypatch.setattr("sys.stdout", output)
     for is_terminal, kind, expected in ((False, "xterm", False), (True, "dumb", False), (True, "xterm", True)):

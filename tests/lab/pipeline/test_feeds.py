@@ -23,6 +23,7 @@ from tests.support.waiting import until
 
 LAYOUT = Layout(partitions=16)
 TICKS, INTERVALS = 3000, 5
+NewTopic = Callable[[int], str]
 
 
 @pytest.fixture(name="intervals")
@@ -76,9 +77,7 @@ def test_a_file_without_the_columns_of_ticks_is_an_error_and_no_empty_step(tmp_p
 
 
 @pytest.mark.kafka
-def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
-    new_topic: Callable[[int], str], intervals: list[pa.Table]
-) -> None:
+def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(new_topic: NewTopic, intervals: list[pa.Table]) -> None:
     feed = TickTopic(new_topic(3), LAYOUT)
     for interval in intervals:
         feed.append(interval)
@@ -91,14 +90,11 @@ def test_every_tick_of_a_topic_is_in_its_lane_in_order_and_once(
 
 
 @pytest.mark.kafka
-def test_a_step_of_a_topic_ends_at_any_offset_the_next_begins_there_and_what_retention_dropped_is_an_error(
-    new_topic: Callable[[int], str], intervals: list[pa.Table]
-) -> None:
+def test_steps_end_at_any_offset_and_dropped_ones_are_an_error(new_topic: NewTopic, intervals: list[pa.Table]) -> None:
     address = new_topic(1)
     feed = TickTopic(address, LAYOUT)
     feed.append(intervals[0])
-    cuts = [0, 1, 17, 400, feed.tip(0, 0)]
-    steps = [read(feed, 0, after, upto) for after, upto in pairwise(cuts)]
+    steps = [read(feed, 0, after, upto) for after, upto in pairwise([0, 1, 17, 400, feed.tip(0, 0)])]
     assert [1, 16, 383, 200] == [step.num_rows for step in steps]
     assert intervals[0] == pa.concat_tables(steps).combine_chunks()
     servers, name = address.removeprefix("kafka://").split("/")
@@ -110,9 +106,7 @@ def test_a_step_of_a_topic_ends_at_any_offset_the_next_begins_there_and_what_ret
 
 
 @pytest.mark.kafka
-def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
-    new_topic: Callable[[int], str], intervals: list[pa.Table]
-) -> None:
+def test_no_reader_waits_for_the_offset_of_a_transactions_end(new_topic: NewTopic, intervals: list[pa.Table]) -> None:
     address = new_topic(1)
     feed = TickTopic(address, LAYOUT)
     producer, name = producer_for(address, **{"transactional.id": uuid4().hex})
@@ -127,9 +121,7 @@ def test_the_end_of_a_transaction_takes_an_offset_and_no_reader_waits_for_it(
 
 
 @pytest.mark.kafka
-def test_a_message_in_the_wrong_lane_or_without_a_key_and_a_topic_that_is_not_there_are_errors(
-    kafka: str, new_topic: Callable[[int], str]
-) -> None:
+def test_a_message_in_the_wrong_lane_or_without_a_key_and_no_topic_are_errors(kafka: str, new_topic: NewTopic) -> None:
     right = LAYOUT.partition("ACME") % 2
     address = new_topic(2)
     producer, name = producer_for(address)
@@ -142,9 +134,7 @@ def test_a_message_in_the_wrong_lane_or_without_a_key_and_a_topic_that_is_not_th
         Topic(f"kafka://{kafka}/ticks-{uuid4().hex}").lanes()
 
 
-def test_the_address_of_a_feed_says_what_it_is_everywhere_and_shows_no_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_address_of_a_feed_says_what_it_is_and_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert isinstance(feed_at(str(tmp_path), LAYOUT), NumberedFiles)
     assert tmp_path / "ticks" == NumberedFiles(Path("ticks")).folder  # For a process in another working folder.

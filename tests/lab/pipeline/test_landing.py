@@ -9,21 +9,12 @@ import pytest
 
 from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
-from neli_router.lab.pipeline.landing import (
-    Count,
-    TableCommit,
-    bars_of,
-    commits_of,
-    counted,
-    same_bars,
-    taken_over,
-    whole_bars,
-)
+from neli_router.lab.pipeline import landing
+from neli_router.lab.pipeline.landing import Count, TableCommit, bars_of, counted, same_bars, taken_over, whole_bars
 from neli_router.lab.pipeline.ticks import Market
 
-RANGES = pa.schema(
-    {"instrument": pa.string(), "first_sequence": pa.int64(), "last_sequence": pa.int64(), "ticks": pa.int64()}
-)
+NUMBERS = ("first_sequence", "last_sequence", "ticks")
+RANGES = pa.schema({"instrument": pa.string(), **dict.fromkeys(NUMBERS, pa.int64())})
 
 
 def rows(*ranges: tuple[str, int, int, int]) -> pa.Table:
@@ -77,14 +68,13 @@ def test_parts_of_bars_put_together_are_the_bars() -> None:
 
 
 def test_the_tables_log_tells_each_commit(tmp_path: Path) -> None:
-    table = FencedTable.create(
-        tmp_path / "table", pa.schema({"x": pa.int64()}), Layout(slots=16, partitions=4), first_batch=1
-    )
+    layout = Layout(slots=16, partitions=4)
+    table = FencedTable.create(tmp_path / "table", pa.schema({"x": pa.int64()}), layout, first_batch=1)
     table.raise_terms({1: 70, 3: 70})
     rows = pa.table({"x": [5], "partition": pa.array([3], pa.int32())})
     table.append(rows, {1: 70, 3: 70}, 1)
     table.append(rows.slice(0, 0), {3: 70}, 4, after=1)
-    raised, first, second = commits_of(tmp_path / "table")
+    raised, first, second = landing.commits_of(tmp_path / "table")
     assert ({1: 70, 3: 70}, {}) == (raised.terms, raised.batches)
     assert [{1: 1, 3: 1}, {3: 4}] == [first.batches, second.batches]
     assert min(raised.at, first.at, second.at) > 1_700_000_000

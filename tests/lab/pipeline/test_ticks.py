@@ -52,9 +52,7 @@ def test_each_instrument_counts_its_ticks_from_zero_without_a_gap_and_a_few_make
     assert counts[0] > 20 * counts[-1]
 
 
-def test_a_trade_is_at_one_of_two_quotes_that_never_cross_in_decimals_that_a_person_would_write(
-    ticks: pa.Table,
-) -> None:
+def test_a_trade_is_at_one_of_two_quotes_that_never_cross_in_decimals_that_people_write(ticks: pa.Table) -> None:
     for tick in ticks.to_pylist():
         assert 0 < tick["bid"] < tick["ask"]
         assert tick["price"] in (tick["bid"], tick["ask"])

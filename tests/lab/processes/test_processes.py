@@ -94,37 +94,31 @@ class Chaos(BaseStorm):
         assert EXIT_REPLACED == older.exit_code(), f"{label} ended with\n{older.log}"
 
 
-Chaotic = Callable[[str, float, Callable[[Verdict], object]], tuple[Verdict, History, Chaos, Audit]]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Chaotic:
+def chaotic(
+    folder: Path, guarantee: str, seconds: float, seen: Callable[[Verdict], object]
+) -> tuple[Verdict, History, Chaos, Audit]:
     """Put a group through chaos, with this guarantee, for `seconds`, and longer until something was seen."""
-
-    def run(guarantee: str, seconds: float, seen: Callable[[Verdict], object]) -> tuple[Verdict, History, Chaos, Audit]:
-        say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
-        options: dict[str, Any] = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
-        with ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, **options) as group:
-            chaos = Chaos(group, NAMES, ["kill", "stop"], lease=LEASE, seed=SEED)
-            with LedgerCopy(group.ledger) as copy:
-                chaos.run(seconds, seen)
-        acts, ends = list(acts_in(tmp_path)), {life.label: life.killed_at for life in group.lives}
-        if guarantee == "available":  # For the audit a process lives until its certificate; the referee has killed it.
-            acts = [replace(span, until=min(span.until, ends[span.process])) for span in acts]
-        assert [] == chaos.ended
-        verdict, history = group.verdict(), history_of(copy.close())
-        audit = audited(copy.entries, acts, one_clock=True)
-        assert "broken" != audit.verdict, audit.findings
-        assert history.owners == {(it.partition, it.term): it.member for it in audit.tenures}
-        assert history.moves == audit.moved
-        assert len(history.departures) == sum(life.ended is not None for life in audit.lives)
-        assert verdict.terms == {(span.partition, span.term, span.process) for span in acts}
-        # The audit knows the end of a process that was certified only to within a record, so it may miss short ones.
-        assert set(overlaps(audit)) <= set(overlaps(verdict))
-        assert 2 * len(audit.overlaps) >= len(verdict.overlaps)
-        return verdict, history, chaos, audit
-
-    return run
+    say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
+    options: dict[str, Any] = {"lease": LEASE, "guarantee": guarantee, "snapshot_every": SNAPSHOT_EVERY}
+    with ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, **options) as group:
+        chaos = Chaos(group, NAMES, ["kill", "stop"], lease=LEASE, seed=SEED)
+        with LedgerCopy(group.ledger) as copy:
+            chaos.run(seconds, seen)
+    acts, ends = list(acts_in(folder)), {life.label: life.killed_at for life in group.lives}
+    if guarantee == "available":  # For the audit a process lives until its certificate; the referee has killed it.
+        acts = [replace(span, until=min(span.until, ends[span.process])) for span in acts]
+    assert [] == chaos.ended
+    verdict, history = group.verdict(), history_of(copy.close())
+    audit = audited(copy.entries, acts, one_clock=True)
+    assert "broken" != audit.verdict, audit.findings
+    assert history.owners == {(it.partition, it.term): it.member for it in audit.tenures}
+    assert history.moves == audit.moved
+    assert len(history.departures) == sum(life.ended is not None for life in audit.lives)
+    assert verdict.terms == {(span.partition, span.term, span.process) for span in acts}
+    # The audit knows the end of a process that was certified only to within a record, so it may miss short ones.
+    assert set(overlaps(audit)) <= set(overlaps(verdict))
+    assert 2 * len(audit.overlaps) >= len(verdict.overlaps)
+    return verdict, history, chaos, audit
 
 
 def overlaps(seen: Verdict | Audit) -> list[tuple[int, int, int]]:
@@ -138,9 +132,9 @@ def has_seen(verdict: Verdict) -> bool:
     return moved and verdict.acts > 100 * PARTITIONS and verdict.takeovers > 0 and verdict.handovers > 0
 
 
-def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> None:
+def test_no_two_processes_ever_act_for_one_partition_at_once(tmp_path: Path) -> None:
     """And the ledger assigned every term that they act under."""
-    verdict, history, chaos, audit = run("exclusive", SECONDS, has_seen)
+    verdict, history, chaos, audit = chaotic(tmp_path, "exclusive", SECONDS, has_seen)
     assert [] == verdict.faults
     assert audit.takeovers
 
@@ -160,7 +154,7 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(run: Chaotic) -> No
     )
 
 
-def test_where_overlaps_are_promised_the_same_referee_sees_them(run: Chaotic) -> None:
+def test_where_overlaps_are_promised_the_same_referee_sees_them(tmp_path: Path) -> None:
     """Under `available`, an owner goes on until it has heard its successor: a referee that misses that is blind."""
-    verdict, *_ = run("available", AVAILABLE_SECONDS, lambda verdict: verdict.overlaps)
+    verdict, *_ = chaotic(tmp_path, "available", AVAILABLE_SECONDS, lambda verdict: verdict.overlaps)
     assert verdict.overlaps

@@ -16,12 +16,8 @@ ROUGH_STEPS, CALM_STEPS = 60, 3000
 
 def calm(world: CellWorld) -> Iterator[CellWorld]:
     """The steps that come next without a crash, a Leave, a late Beat or an expiry of the living."""
-    living = {
-        (f"{name}:", slot.incarnation)
-        for name, it in zip("AB", world.cells, strict=True)
-        for slot in it.slots
-        if slot.alive
-    }
+    cells = zip(("A:", "B:"), world.cells, strict=True)
+    living = {(name, slot.incarnation) for name, it in cells for slot in it.slots if slot.alive}
     for label, found in CELLS.steps(world):
         is_late = label[0] == "beat" and label[3] != 0
         is_wrong = label[0] == "expire" and label[1:3] in living
@@ -42,8 +38,7 @@ def test_whatever_happened_before_a_move_ends_once_all_is_calm_and_every_router_
     while not moved(world):
         steps += 1
         assert steps < CALM_STEPS, "the range never arrived"
-        leaving = [found for label, found in CELLS.steps(world) if label[0] == "let go"]
-        world = rng.choice(leaving or list(calm(world)))
+        world = rng.choice([found for label, found in CELLS.steps(world) if label[0] == "let go"] or list(calm(world)))
         assert CELLS.broken_rule(world) is None
     ((_, slot, _),) = acting_in(world)
     assert (B, slot.incarnation) == found_from(A, world) == found_from(B, world)

@@ -32,17 +32,7 @@ from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.records import Certify, Handover, Join, Leave, Pin, Record, encode
 from neli_router.protocols.induction.tenure import Tenure
 from neli_router.protocols.induction.trust import RING_MAX
-from neli_router.protocols.protocol import (
-    NO_STANDING,
-    TICK,
-    Acquired,
-    Fenced,
-    News,
-    Revoked,
-    Settings,
-    Standing,
-    Stopped,
-)
+from neli_router.protocols.protocol import NO_STANDING, TICK, Acquired, Fenced, Revoked, Settings, Standing, Stopped
 from tests.lab.sim.groups import LEASE, at_rest, group, incarnation, options
 from tests.support.records import LAYOUT, beat, expire, folded, founded, genesis, join
 
@@ -57,9 +47,6 @@ def breaks(rule: str, message: str = "") -> AbstractContextManager[object]:
 def say(found: SimulatedGroup, record: Record) -> None:
     """`record` is appended, by any writer."""
     found.log.extend(None, [encode(record)])
-
-
-# Referee: every reader computes what all records say
 
 
 def referee(*records: Record) -> Referee:
@@ -86,9 +73,7 @@ def test_who_holds_another_state_than_the_records_say_or_still_holds_what_the_le
         judge.require_same("m1", folded(*PAIR))
 
 
-def test_a_digest_that_is_not_the_one_of_the_state_is_found_and_who_stands_where_no_record_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_wrong_digest_is_found_and_a_reader_that_stands_where_no_record_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = referee(*PAIR)
     judge.require_digest()
     monkeypatch.setattr(referee_module, "fold", lambda *of: changed(fold(*of), digest=1))
@@ -102,22 +87,16 @@ def test_a_digest_that_is_not_the_one_of_the_state_is_found_and_who_stands_where
         judge.require_same("m1", changed(founded(), at=4))
 
 
-# Referee: a record does what it may, and nothing else
-
 Fields = Callable[[State, State], dict[str, Any]]
 """Given the states before and after a record: the fields that a broken fold sets instead."""
 
 
 def swaps(partition: int, **changes: Any) -> Fields:
     """Another owner, target or term of one partition, such as `owners="b"`."""
-
-    def fields(_: State, after: State) -> dict[str, Any]:
-        values = {field: list(getattr(after, field)) for field in changes}
-        for field, value in changes.items():
-            values[field][partition] = value
-        return {field: tuple(value) for field, value in values.items()}
-
-    return fields
+    return lambda _, after: {
+        field: (*getattr(after, field)[:partition], value, *getattr(after, field)[partition + 1 :])
+        for field, value in changes.items()
+    }
 
 
 def keeps(*fields: str) -> Fields:
@@ -167,9 +146,7 @@ BROKEN_FOLDS: list[tuple[tuple[Record, ...], Record, str, Fields]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("records", "record", "message", "fields"), BROKEN_FOLDS, ids=[case[2] for case in BROKEN_FOLDS]
-)
+@pytest.mark.parametrize(("records", "record", "message", "fields"), BROKEN_FOLDS, ids=[it[2] for it in BROKEN_FOLDS])
 def test_a_fold_that_does_what_a_record_may_not_is_found(
     monkeypatch: pytest.MonkeyPatch, records: tuple[Record, ...], record: Record, message: str, fields: Fields
 ) -> None:
@@ -184,8 +161,6 @@ def test_a_fold_that_does_what_a_record_may_not_is_found(
     with breaks("no_needless_move", message):
         judge.read(len(records), encode(record))
 
-
-# Acting: at most one, in terms that grow, and no program believes more
 
 BEFORE = founded(join("a"), join("b"))
 AFTER = folded(expire("b", "a", LAST_OF_A), state=BEFORE)
@@ -206,9 +181,7 @@ class ActingScene:
         return Process(self.world, self._group.log, _Indifferent(), label=label, clock=CLOCK, birth=Observer)
 
     def step(self, host: Process | str, who: str, state: State, *, sent: float = 0.0, settled: float = 0.0) -> Process:
-        """`host` runs the incarnation `who`, which has read up to `state`. Its Beat of `sent` came back, and its wait
-        ends at `settled`.
-        """
+        """`host` runs `who`, which has read up to `state`. Its Beat of `sent` came back; its wait ends at `settled`."""
         process = self.host(host) if isinstance(host, str) else host
         machine = InductionMachine(Settings(name=who, layout=LAYOUT, lease=LEASE), state, 0.0, wall=0, rng=Random(1))
         machine.tenure = Tenure(incarnation=who, exclusive=True, lasts=LEASE, wait=LEASE, sent=sent, settled=settled)
@@ -270,9 +243,7 @@ def test_a_word_to_a_program_is_kept_to_its_end_unless_it_was_asked_to_finish(la
 
 
 @pytest.mark.parametrize(("asked", "acts", "at"), [(True, "m2", LEASE - 1.1), (False, "m1", 1.0)])
-def test_a_word_is_kept_that_was_given_after_a_program_was_asked_to_finish_and_by_its_own_machine_too(
-    asked: bool, acts: str, at: float
-) -> None:
+def test_a_word_given_after_a_request_to_finish_is_kept_by_its_machine_too(asked: bool, acts: str, at: float) -> None:
     """Its drain no longer excuses it: the drain was known when the word was given."""
     stage = ActingScene()
     first = stage.leader(Standing(LED, LEASE - 1.0, {}))
@@ -297,9 +268,6 @@ def test_a_term_that_does_not_grow_is_found_also_while_one_process_acts_on() -> 
     stage.world.run(1.0)
     with breaks("terms_grow"):
         stage.step(first, "a", BEFORE)
-
-
-# Coverage: under `available` one acts, and two never for long
 
 
 class CoverageScene:
@@ -354,9 +322,6 @@ def test_two_who_act_for_longer_than_they_may_are_found_even_when_one_has_stoppe
     scene.act(scene.one, scene.other)
     with breaks("brief_overlap", "act for partition 0 for "):
         scene.act(scene.one, *([scene.other] if still else []), at=most + 0.01)
-
-
-# SimulatedGroup: the records that members send, and why they stop
 
 
 def test_members_that_change_when_all_is_calm_are_found_and_who_is_replaced_by_one_dead_before_it_began() -> None:
@@ -419,9 +384,6 @@ def test_a_reader_that_computes_another_table_is_found_at_its_next_step_or_at_th
         found.finish()
 
 
-# SimulatedGroup: after a ledger lost records
-
-
 def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> None:
     """Records were lost that no process had read, everything works again, and every process may be in doubt."""
     found, one, other = at_rest()
@@ -432,9 +394,6 @@ def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> Non
     found.acting.claims[twice[0]] = ProcessClaims([found.world.now], [{0: 1}])  # While in doubt, two may act.
     with breaks("at_most_one_acts", "still act for partition 0 after the rewind"):
         found.world.run(found.doubt_until + 0.001)
-
-
-# Program: the order of events
 
 
 @pytest.mark.parametrize(
@@ -448,7 +407,7 @@ def test_two_who_act_for_longer_than_the_doubt_after_a_rewind_are_found() -> Non
         ([Acquired({0: 5}), Stopped(None)], "was left in the belief that it holds these when its member ended"),
     ],
 )
-def test_events_in_an_order_that_misleads_a_program_are_found(events: list[News], message: str) -> None:
+def test_events_in_an_order_that_misleads_a_program_are_found(events: list[Any], message: str) -> None:
     told = Program("m1#1", options(), LEASE, Random(1), lambda seconds, event: None)
     for event in events[:-1]:
         told.hear(event)
@@ -456,17 +415,12 @@ def test_events_in_an_order_that_misleads_a_program_are_found(events: list[News]
         told.hear(events[-1])
 
 
-# Process and memory
-
-
 class _Raises(Observer):
     def step(self, event: Input, now: float) -> list[Effect]:
         raise IndexError(f"{event} is out of range")
 
 
-def test_a_machine_that_raises_is_found_and_a_pump_that_takes_turns_without_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_machine_that_raises_is_found_and_a_pump_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     found = group()
     Process(found.world, found.log, found, label="m1#1", clock=CLOCK, birth=_Raises)
     with breaks("never_crashes", "m1#1: IndexError"):
@@ -496,9 +450,6 @@ def test_a_container_that_grows_over_its_bound_is_found_wherever_it_is(path: str
         found.finish()
     with breaks("memory_is_bounded"):
         one.kill()
-
-
-# Simulate: a good end
 
 
 def stopping(found: SimulatedGroup, who: slice) -> None:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import cache
@@ -55,7 +55,6 @@ DRAWN: list[Kind] = [
     for weather in weathers
     if weather not in {"amnesiac", "rolling"}  # No elector survives the former.
 ]
-"""The kinds that seeds draw."""
 
 KINDS = [*DRAWN, *(("induction", guarantee, "rolling") for guarantee in ("exclusive", "available"))]
 SEEDS = {kind: range(2 * place, 2 * place + 2) for place, kind in enumerate(KINDS, start=3)}
@@ -89,20 +88,13 @@ FAMILIES: dict[type[AnyOptions], tuple[set[str], set[str], tuple[str, ...], tupl
         ("datagrams_cut", "datagrams_doubled", "datagrams_lost", "stopped", "tenures"),
     ),
 }
-"""The faults of fair and of foul weather, the rates that are zero in fair weather, and the effects to expect in the
-first seeds.
-"""
+"""The faults of fair and of foul weather, the rates that are zero in fair weather, and what the first seeds show."""
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 
 
 @cache
 def run(seed: int, protocol: str, guarantee: str | None = None, weather: str | None = None) -> AnyOutcome:
     return proofs._Asked(protocol, guarantee, weather).run(seed)
-
-
-def first_runs(family: type[AnyOptions] | None = None) -> Iterator[tuple[Kind, AnyOutcome]]:
-    found = ((kind, run(seed, *kind)) for kind, seeds in SEEDS.items() for seed in seeds)
-    return (one for one in found if family is None or isinstance(one[1].options, family))
 
 
 def drawn(family: type[AnyOptions], seed: int, **forced: Any) -> AnyOptions:
@@ -123,9 +115,6 @@ def struck(counts: Counter[str]) -> set[str]:
 def neli(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(main, ("simulate", *arguments))
     return result.exit_code, result.output
-
-
-# The first seeds
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=" ".join)
@@ -157,7 +146,6 @@ def test_a_seed_that_failed_once_holds_every_promise(seed: int, kind: tuple[str,
 
 
 def faults_of(options: AnyOptions) -> set[str]:
-    """The faults that can strike."""
     world = World(1)
     match options:
         case RunOptions():
@@ -171,13 +159,11 @@ def faults_of(options: AnyOptions) -> set[str]:
 @each_family
 def test_the_first_seeds_strike_every_fault_with_all_its_effects(family: type[AnyOptions]) -> None:
     _, foul, _, effects = FAMILIES[family]
-    counts = sum((found.counts for _, found in first_runs(family)), Counter())
+    runs = [run(seed, *kind) for kind, seeds in SEEDS.items() for seed in seeds]
+    counts = sum((one.counts for one in runs if isinstance(one.options, family)), Counter())
     assert foul == faults_of(drawn(family, 1)) == struck(counts)
     assert [] == [effect for effect in effects if not counts[effect]]
     assert family is not ConsumerOptions or counts["givings"] > counts["fault_join"]
-
-
-# The options
 
 
 def test_a_seed_draws_every_kind_of_run_unless_told_and_its_settings_are_usable() -> None:
@@ -195,9 +181,7 @@ def test_a_seed_draws_every_kind_of_run_unless_told_and_its_settings_are_usable(
 
 
 @each_family
-def test_fair_weather_has_no_fault_that_could_excuse_a_broken_promise_and_options_are_named_on_one_line(
-    family: type[AnyOptions],
-) -> None:
+def test_fair_weather_has_no_fault_that_excuses_anything_and_options_fit_on_one_line(family: type[AnyOptions]) -> None:
     fair, _, zero, _ = FAMILIES[family]
     for options in (drawn(family, seed, weather="fair") for seed in range(200)):
         away = {"outage"} if family is RunOptions and options.exclusive else set()
@@ -208,8 +192,6 @@ def test_fair_weather_has_no_fault_that_could_excuse_a_broken_promise_and_option
     assert line.startswith("seed=0x5eed ")
     assert "\n" not in line
 
-
-# One seed is one run
 
 TOLD = "{0.trace} {0.time} {0.converged_after} {1} {0.options}"
 """Everything in which two runs can differ; the trace includes the bytes of the ledger."""
@@ -235,18 +217,13 @@ def test_a_seed_is_the_same_run_in_a_process_whose_hashes_differ_and_that_ran_ot
 
 
 @each_protocol
-def test_a_run_of_what_a_seed_draws_anyway_is_the_same_run_and_prints_its_verdict_and_its_options(
-    protocol: str,
-) -> None:
+def test_a_run_of_what_a_seed_draws_anyway_is_the_same_run_and_prints_verdict_and_options(protocol: str) -> None:
     """A violation is replayed with its guarantee and weather, and must then be the same."""
     found = run(0x5EED, protocol)
     _, guarantee, weather = kind_of(found.options)
     code, output = neli("--seed", "0x5eed", "--protocol", protocol, "--guarantee", guarantee, "--weather", weather)
     ended = f"healed after {found.converged_after:.1f} {found.unit}"
     assert (0, [f"seed=0x5eed trace={found.trace}: {ended}", str(found.options)]) == (code, output.splitlines())
-
-
-# The command line
 
 
 def test_many_seeds_end_with_a_verdict_and_with_what_was_counted() -> None:
@@ -278,8 +255,6 @@ def test_what_cannot_be_run_is_refused_with_what_was_wanted(arguments: str, comp
     code, output = neli(*arguments.split())
     assert (2, True) == (code, complaint in " ".join(output.replace("│", " ").split())), output
 
-
-# A broken promise
 
 Fault = tuple[type, str, Callable[..., object]]
 

@@ -41,9 +41,7 @@ def test_by_priority_with_transfer_no_node_leads_more_than_its_share_and_otherwi
         ("gossip", 10.0, 2 * 15.0 * 1.002 + 10.0),  # 2 P, and ten intervals.
     ],
 )
-def test_a_group_of_five_takes_over_within_what_its_protocol_says(
-    protocol: ElectorProtocol, least: float, most: float
-) -> None:
+def test_a_group_of_five_takes_over_as_its_protocol_says(protocol: ElectorProtocol, least: float, most: float) -> None:
     """A beat is one second."""
     found = fleet(protocol, 5, clock=ticking, faults=4)
     assert 4 == len(found.takeovers) == len(found.leaderless)

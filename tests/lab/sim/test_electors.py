@@ -54,7 +54,8 @@ def fails(machine: TermMachine, error: NeliError | None, now: float, effects: li
     END(machine, NeliError("a farewell was to be said", "no peer was there", "start it again"), now, effects)
 
 
-NEVER_STANDS: dict[str, Callable[..., object]] = {"_turn": lambda *_: None, "_due": lambda _: inf}
+Broken = dict[str, Callable[..., object]]
+NEVER_STANDS: Broken = {"_turn": lambda *_: None, "_due": lambda _: inf}
 
 
 @pytest.mark.parametrize(
@@ -69,11 +70,7 @@ NEVER_STANDS: dict[str, Callable[..., object]] = {"_turn": lambda *_: None, "_du
     ],
 )
 def test_an_elector_that_is_broken_is_seen(
-    rule: str,
-    weather: ElectorWeather,
-    forced: dict[str, Any],
-    broken: dict[str, Callable[..., object]],
-    monkeypatch: pytest.MonkeyPatch,
+    rule: str, weather: ElectorWeather, forced: dict[str, Any], broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, method in broken.items():
         monkeypatch.setattr(TermMachine, name, method)

@@ -19,16 +19,12 @@ def walk(*verbs: Step, bounds: Bounds = BOUNDS) -> Miniature:
 def walk_on(world: Miniature, *verbs: Step, bounds: Bounds = BOUNDS) -> Miniature:
     settings = genesis_world(bounds)[1]
     for verb in verbs:
-        world = next(
-            after
-            for label, after in successors(world, bounds, settings)
-            if (verb(label) if callable(verb) else label[0] == verb)
-        )
+        steps = successors(world, bounds, settings)
+        world = next(after for label, after in steps if (verb(label) if callable(verb) else label[0] == verb))
     return world
 
 
 def fresh_beat(label: Label) -> bool:
-    """A Beat that was sent just now."""
     return label[:1] == ("beat",) and label[2] == 0
 
 
@@ -37,6 +33,7 @@ def by_name(verb: str, *who: str) -> Callable[[Label], bool]:
 
 
 LEADS: tuple[Step, ...] = ("start", "join", "read", "tick", "tick", fresh_beat, "read")
+PAIR: tuple[Step, ...] = ("start", "join", "read", "start", by_name("join", "i1", "i1"))
 
 
 def verbs(world: Miniature) -> set[object]:
@@ -56,9 +53,6 @@ def test_a_target_may_change_at_any_time_while_two_are_members() -> None:
     assert {*pair.tip.targets, *world.tip.targets} == {"i0", "i1"}
 
 
-# Certificates
-
-
 def test_one_that_crashed_is_certified_before_its_join_or_after_it_and_after_what_it_lent_has_ended() -> None:
     crashed = walk("start", "crash")
     assert verbs(crashed) >= {"join", "certify"}
@@ -73,29 +67,20 @@ def test_one_that_crashed_is_certified_before_its_join_or_after_it_and_after_wha
 
 
 def test_a_certificate_that_comes_after_an_expire_is_read_by_all_and_changes_nothing() -> None:
-    expired = walk(
-        *("start", "join", "read", "start", by_name("join", "i1", "i1")),
-        *(by_name("crash", "i0"), by_name("expire", "i0")),
-    )
+    expired = walk(*PAIR, by_name("crash", "i0"), by_name("expire", "i0"))
     late = walk_on(expired, "certify")
     assert (expired.tip.seats, expired.tip.owners) == (late.tip.seats, late.tip.owners)
     assert len(expired.tail) + 1 == len(late.tail)
 
 
 def test_a_newcomer_gets_the_slot_of_one_whose_join_never_arrives_and_no_slot_is_left_without_certificates() -> None:
-    world = walk("start", "start", "crash", "start")
-    assert ["i1", "i2"] == [slot.incarnation for slot in world.slots]
+    assert ["i1", "i2"] == [slot.incarnation for slot in walk("start", "start", "crash", "start").slots]
     assert () == walk("start", "crash", bounds=Bounds(slots=2, apart=1, lease=1, certify=False)).slots
-
-
-# Grace
 
 
 def test_one_that_is_away_keeps_its_seat_until_its_name_joins_or_its_grace_ends_and_appends_nothing() -> None:
     bounds = Bounds(slots=2, apart=3, lease=1, grace=True)
-    went = walk(
-        *("start", "join", "read", "start", by_name("join", "i1", "i1"), by_name("expire", "i0")), bounds=bounds
-    )
+    went = walk(*PAIR, by_name("expire", "i0"), bounds=bounds)
     assert {"i0": 1.0} == went.tip.away
     labels = [label for label, _ in successors(went, bounds, genesis_world(bounds)[1])]
     assert not [label for label in labels if label[:2] == ("beat", "i0")]

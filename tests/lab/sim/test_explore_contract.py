@@ -18,16 +18,16 @@ from neli_router.commands.cli import main
 from neli_router.lab.commands import proofs
 from neli_router.lab.commands.proofs import PROFILES, AnyBounds, miniatures_of
 from neli_router.lab.sim.cells import CellBounds
-from neli_router.lab.sim.consumer_group import canon as consumer_canon
+from neli_router.lab.sim.consumer_group import canon as consumers
 from neli_router.lab.sim.consumer_group.miniature import ConsumerBounds, broken_consumer_rule
 from neli_router.lab.sim.consumer_group.steps import next_in_calm
 from neli_router.lab.sim.explore import Miniatures, Profile, explore, transcript
-from neli_router.lab.sim.gossip import canon as rumour_keys
+from neli_router.lab.sim.gossip import canon as rumours
 from neli_router.lab.sim.gossip.miniature import GossipBounds
 from neli_router.lab.sim.gossip.steps import GossipMiniatures
 from neli_router.lab.sim.induction import steps as ledger_steps
 from neli_router.lab.sim.induction.miniature import Bounds
-from neli_router.lab.sim.term import canon as elector_canon
+from neli_router.lab.sim.term import canon as electors
 from neli_router.lab.sim.term.canon import ElectorCover
 from neli_router.lab.sim.term.miniature import ElectorBounds
 from neli_router.lab.sim.term.steps import ElectorMiniatures
@@ -104,26 +104,19 @@ def test_worlds_with_one_key_can_do_the_same_and_a_step_changes_no_world_but_its
     assert len(after) < NEAR + far
 
 
+ELECTION = GossipMiniatures(RIVALS).first().places[0].election
+
+
 @pytest.mark.parametrize(
     ("kept", "left_out", "machines"),
     [
-        (
-            consumer_canon.KEPT,
-            consumer_canon.LEFT_OUT,
-            [ConsumerBounds("neli").machine("m0", 0, 0), ConsumerBounds("fast-neli").machine("m0", 0, 0)],
-        ),
-        (elector_canon.KEPT, elector_canon.LEFT_OUT, [ElectorMiniatures(ElectorBounds()).first().places[0].elector]),
-        (
-            rumour_keys.KEPT,
-            rumour_keys.LEFT_OUT,
-            [(election := GossipMiniatures(RIVALS).first().places[0].election), election.clocks],
-        ),
+        (consumers.KEPT, consumers.LEFT_OUT, [ConsumerBounds(it).machine("m0", 0, 0) for it in ("neli", "fast-neli")]),
+        (electors.KEPT, electors.LEFT_OUT, [ElectorMiniatures(ElectorBounds()).first().places[0].elector]),
+        (rumours.KEPT, rumours.LEFT_OUT, [ELECTION, ELECTION.clocks]),
     ],
     ids=["consumers", "electors", "rumours"],
 )
-def test_every_field_of_a_machine_is_in_the_key_or_left_out_for_a_reason(
-    kept: set[str], left_out: dict[str, str], machines: list[object]
-) -> None:
+def test_every_field_is_kept_or_left_out(kept: set[str], left_out: dict[str, str], machines: list[object]) -> None:
     assert {name for machine in machines for name in vars(machine)} == kept | left_out.keys()
     assert not kept & left_out.keys()
 
@@ -141,9 +134,7 @@ def test_every_field_of_a_machine_is_in_the_key_or_left_out_for_a_reason(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_small_group_breaks_no_rule_and_only_an_exploration_that_was_not_cut_short_is_complete(
-    bounds: AnyBounds, complete: bool
-) -> None:
+def test_a_small_group_breaks_no_rule_and_what_is_cut_short_is_incomplete(bounds: AnyBounds, complete: bool) -> None:
     covers = ElectorCover().covers if isinstance(bounds, ElectorBounds) else lambda _: False
     report = explore(miniatures_of(bounds), covers=covers, states_max=bounds.states_max)
     assert (complete, None, None) == (report.complete, report.broken, report.trace)
@@ -199,13 +190,8 @@ def test_the_way_to_what_is_broken_is_the_shortest(monkeypatch: pytest.MonkeyPat
     assert "FAIL equal prefixes give equal tables: i0 computed another than the rest" == fail
 
 
-# Particular to borrowed groups
-
-
 @pytest.mark.parametrize("bounds", [bounds for bounds in KINDS.values() if isinstance(bounds, ConsumerBounds)], ids=str)
-def test_a_group_in_calm_settles_and_a_program_that_believes_more_than_its_machine_breaks_a_rule(
-    bounds: ConsumerBounds,
-) -> None:
+def test_a_group_in_calm_settles_and_a_program_that_believes_too_much_breaks_a_rule(bounds: ConsumerBounds) -> None:
     world = miniatures_of(bounds).first()
     while (after := next_in_calm(world, bounds)) is not None:
         world = after
@@ -216,9 +202,6 @@ def test_a_group_in_calm_settles_and_a_program_that_believes_more_than_its_machi
     broken = broken_consumer_rule(world._replace(places=idle), bounds)
     assert broken is not None
     assert broken.startswith("belief is within tenure: the program of m")
-
-
-# The command line
 
 
 def neli(*arguments: str) -> tuple[int, str]:

@@ -1,11 +1,14 @@
-"""The trace, the world and its clocks, on which simulations rely; and an outage, which costs a group nothing."""
+"""The trace, the world, its clocks and its witnesses, on which simulations rely; and an outage, which costs nothing."""
 
 from random import Random
 
 import pytest
 
+from neli_router.lab.sim.induction import witnesses
 from neli_router.lab.sim.induction.simulate import outage
 from neli_router.lab.sim.world import LocalClock, World, draw_clock
+from neli_router.protocols.induction.records import Certify, Join, decode
+from tests.lab.sim.groups import LEASE, at_rest, incarnation
 
 
 def test_the_trace_tells_bytes_times_and_actions_apart_and_one_time_keeps_the_order_of_asking() -> None:
@@ -46,3 +49,21 @@ def test_an_outage_expires_no_member_changes_no_term_and_moves_nothing(seed: int
     found = outage(seed, leases=leases)
     assert (0, 0, 0) == (found.expired, found.terms_changed, found.moves)
     assert found.back_after_leases <= 1.0
+
+
+@pytest.mark.parametrize("agents", [0.0, 1.0], ids=["children", "agents"])
+def test_a_child_or_an_agent_certifies_a_process_when_it_ends(agents: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents are asked first, or children. The very first process has no agent to ask, and has a child."""
+    for name, value in (("AGENT", agents), ("DELAYS", (0.0,)), ("DIES_TOO", 0.0), ("AGAIN", 0.0)):
+        monkeypatch.setattr(witnesses, name, value)
+    found, one, other = at_rest(witnessed=1.0)
+    dead = incarnation(other)
+    other.kill()
+    found.world.run(found.world.now + 0.1 * LEASE)
+    records = [decode(payload) for payload in found.log.payloads]
+    (certificate,) = [record for record in records if isinstance(record, Certify)]
+    assert (dead, agents > 0) == (certificate.incarnation, certificate.by == incarnation(one))
+    named = {record.name: record.witness for record in records if isinstance(record, Join)}
+    assert {"m1": "child", "m2": "agent" if agents else "child"} == named
+    assert {incarnation(one)} == set(found.referee.state.owners)
+    assert found.converged
