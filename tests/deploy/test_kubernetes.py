@@ -15,10 +15,8 @@ yaml: Any = importlib.import_module("yaml")
 
 
 def manifests(name: str) -> dict[tuple[str, str], Any]:
-    return {
-        (manifest["kind"], manifest["metadata"]["name"]): manifest
-        for manifest in yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8"))
-    }
+    found = yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8"))
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
 MANIFESTS, GROUP, MEMBERS = map(manifests, ("kubernetes.yaml", "kubernetes-group.yaml", "kubernetes-members.yaml"))
@@ -31,10 +29,8 @@ OF_MEMBERS = MEMBERS["Deployment", "orders"]["spec"]["template"]["spec"]
 
 def environment(container: Any) -> dict[str, str]:
     """The variables, with placeholders for what Kubernetes fills in."""
-    return {
-        one["name"]: "10.0.0.7" if "fieldRef" in one.get("valueFrom", {}) else one.get("value", "")
-        for one in container["env"]
-    }
+    told = container["env"]
+    return {one["name"]: "10.0.0.7" if "fieldRef" in one.get("valueFrom", {}) else one.get("value", "") for one in told}
 
 
 def mounts(pod: Any) -> dict[str, Any]:
@@ -70,8 +66,7 @@ def test_graces_are_longer_than_what_they_wait_for_and_only_readiness_asks_for_t
 def test_the_program_finds_the_agents_socket_as_the_agents_user() -> None:
     assert environment(PROGRAM["containers"][0])["NELI_AGENT"] == f"unix:{environment(CONTAINER)['NELI_AGENT_SOCKET']}"
     assert mounts(AGENT)["/run/neli"]["hostPath"]["path"] == mounts(PROGRAM)["/run/neli"]["hostPath"]["path"]
-    users = {pod["securityContext"]["runAsUser"] for pod in (AGENT, PROGRAM)}
-    assert {10001} == users
+    assert {10001} == {pod["securityContext"]["runAsUser"] for pod in (AGENT, PROGRAM)}
     assert f"chown {AGENT['securityContext']['runAsUser']}:" in AGENT["initContainers"][0]["command"][2]
     # And the ledger outlives the pod.
     folder = mounts(AGENT)["/var/lib/neli"]["hostPath"]["path"]

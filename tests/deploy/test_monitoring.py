@@ -75,8 +75,7 @@ def test_panels_have_numbers_of_their_own_do_not_overlap_and_are_for_any_data_so
         cells = {(x + place["x"], y + place["y"]) for x in range(place["w"]) for y in range(place["h"])}
         assert not taken & cells
         taken |= cells
-    sources = {target["datasource"]["uid"] for panel in panels() for target in panel["targets"]}
-    assert {"${datasource}"} == sources
+    assert {"${datasource}"} == {target["datasource"]["uid"] for panel in panels() for target in panel["targets"]}
 
 
 def test_every_alert_is_seen_to_fire_and_to_be_silent_and_says_what_happened_and_what_to_do() -> None:

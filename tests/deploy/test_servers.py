@@ -20,6 +20,7 @@ import pytest
 import neli_router
 from neli_router import Router
 from neli_router.errors import NoOwner
+from tests.examples.test_examples import owners
 from tests.support.agents.running import rest
 from tests.support.servers.process import free_port
 from tests.support.waiting import until
@@ -30,32 +31,20 @@ CUSTOMER = "customer-7"
 
 
 @contextmanager
-def server(
-    ledger: str, name: str, folder: Path, *, app: str = "orders:app", workers: int = 1
-) -> Iterator[subprocess.Popen[bytes]]:
+def server(ledger: str, name: str, folder: Path, app: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     port = free_port()
     told = {"NELI_LEDGER": ledger, "POD_NAME": name, "POD_IP": "127.0.0.1", "PORT": str(port), "NELI_LEASE": "2"}
-    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", str(workers)]
-    path = os.pathsep.join([str(folder), str(FOLDER)])
+    told["PYTHONPATH"] = os.pathsep.join([str(folder), str(FOLDER)])
+    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port), *options]
     with (
         (folder / f"{name}.log").open("wb") as log,
-        subprocess.Popen(
-            command, env={**os.environ, **told, "PYTHONPATH": path}, stdout=log, stderr=log, process_group=0
-        ) as process,
+        subprocess.Popen(command, env={**os.environ, **told}, stdout=log, stderr=log, process_group=0) as process,
     ):
         try:
             yield process
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # And its workers.
-
-
-def owners(router: Router) -> set[str]:
-    try:
-        return {owner.name for owner in router.table.partitions if owner}
-    except NoOwner:
-        return set()
 
 
 def asked(router: Router) -> str:
@@ -78,21 +67,18 @@ def at_work(address: str, seconds: float) -> socket.socket:
     """A connection whose request is being processed."""
     host, _, port = address.partition(":")
     connection = socket.create_connection((host, int(port)), PATIENCE)
-    connection.sendall(
-        f"GET /orders/{CUSTOMER}?seconds={seconds} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
-    )
+    request = f"GET /orders/{CUSTOMER}?seconds={seconds} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    connection.sendall(request.encode())
     for _ in range(5):  # Each takes a turn of the server's loop; the first has read what was sent before.
         assert httpx.get(f"http://{address}/health", timeout=PATIENCE).status_code == 200
     return connection
 
 
 @pytest.mark.process
-def test_a_server_that_is_told_to_end_finishes_its_work_and_is_never_named_while_its_port_is_closed(
-    tmp_path: Path,
-) -> None:
+def test_a_server_that_must_end_finishes_its_work_and_is_never_named_while_its_port_is_closed(tmp_path: Path) -> None:
     ledger = f"sqlite://{tmp_path}/ledger.db"
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(server(ledger, name, tmp_path)) for name in ("a", "b")}
+        servers = {name: stack.enter_context(server(ledger, name, tmp_path, "orders:app")) for name in ("a", "b")}
         until((tmp_path / "ledger.db").exists, "a ledger")
         router = stack.enter_context(Router(ledger, timeout=PATIENCE))
         until(lambda: owners(router) == {"a", "b"}, "two servers that own")
@@ -111,12 +97,11 @@ def test_a_server_that_is_told_to_end_finishes_its_work_and_is_never_named_while
 @pytest.mark.process
 def test_a_client_of_the_owner_is_served_by_any_worker_that_shares_its_port(tmp_path: Path) -> None:
     """If another worker answers, it sends the client to the address that the client has just asked."""
-    (tmp_path / "shared.py").write_text(
-        'import os\nos.environ["POD_NAME"] += f"-{os.getpid()}"\nimport orders\napp = orders.app\n', encoding="utf-8"
-    )
+    code = 'import os\nos.environ["POD_NAME"] += f"-{os.getpid()}"\nimport orders\napp = orders.app\n'
+    (tmp_path / "shared.py").write_text(code, encoding="utf-8")
     ledger = f"sqlite://{tmp_path}/ledger.db"
     with ExitStack() as stack:
-        stack.enter_context(server(ledger, "a", tmp_path, app="shared:app", workers=2))
+        stack.enter_context(server(ledger, "a", tmp_path, "shared:app", "--workers", "2"))
         until((tmp_path / "ledger.db").exists, "a ledger")
         router = stack.enter_context(Router(ledger, timeout=PATIENCE))
         until(lambda: len(owners(router)) == 2, "two workers that own")

@@ -59,9 +59,7 @@ class Record:
         seen = len(self.lines())
         os.kill(pid, number)
         yield term, pid
-        until(
-            lambda: any(kind == "begin" and int(of) != pid for kind, *_, of in self.lines()[seen:]), "a run elsewhere"
-        )
+        until(lambda: any(kind == "begin" and int(of) != pid for kind, *_, of in self.lines()[seen:]), "another's run")
 
     def check(self) -> None:
         """No two runs overlap, terms only grow, and a term belongs to one process."""

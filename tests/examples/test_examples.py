@@ -60,9 +60,8 @@ class Fleet:
     def begin(self, *arguments: str, **environment: str) -> None:
         command = [sys.executable, *(arguments or self._arguments)]
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env={**self.environment, **environment}, stdout=log, stderr=log
-            )
+            environ = {**self.environment, **environment}
+            process = subprocess.Popen(command, cwd=self.folder, env=environ, stdout=log, stderr=log)
         self.processes[process.pid] = process
 
     def strike(self, role: str, begin: Callable[[], object]) -> None:
@@ -149,21 +148,12 @@ def test_fastapi(tmp_path: Path) -> None:
 
 def test_gunicorn(tmp_path: Path) -> None:
     """Workers that share a port, and are killed: gunicorn begins others, and each is asked at its own port."""
-    port = free_port()
-    arguments = (
-        "--config",
-        str(ROOT / "examples" / "gunicorn_conf.py"),
-        "--workers",
-        "3",
-        "--bind",
-        f"127.0.0.1:{port}",
-    )
+    shared = [f"127.0.0.1:{free_port()}"]
+    arguments = ("--config", str(ROOT / "examples" / "gunicorn_conf.py"), "--workers", "3", "--bind", *shared)
     with fleet(tmp_path, ORDERS, POD_IP="127.0.0.1", POD_NAME="a") as servers:
         servers.begin("-m", "gunicorn", *arguments, "program:app")
         servers.strike("reminders", lambda: None)
-        shared = [f"127.0.0.1:{port}"]
-        names = {ask(f"customer-{number}", shared, patience=PATIENCE).json()["server"] for number in range(20)}
-        assert len(names) > 1
+        assert len({ask(f"customer-{number}", shared, patience=PATIENCE).json()["server"] for number in range(20)}) > 1
         servers.end()
 
 
@@ -202,8 +192,7 @@ app.conf.beat_schedule["report"]["schedule"] = 0.2
         beats.end()
 
 
-def test_apscheduler(tmp_path: Path) -> None:
-    code = """
+SCHEDULER = """
 import apscheduler_jobs as example
 from neli_router import run
 
@@ -217,15 +206,8 @@ report.__module__ = "apscheduler_jobs"
 example.report, example.EVERY = report, 0.1
 run(example.main)
 """
-    with fleet(tmp_path, code, "program.py", JOBS=f"sqlite:///{tmp_path}/schedule.db") as schedulers:
-        for _ in range(3):
-            schedulers.begin()
-        schedulers.strike("scheduler", schedulers.begin)
-        schedulers.end()
 
-
-def test_django(tmp_path: Path) -> None:
-    code = """
+COMMAND = """
 import django_lead as example
 from django.conf import settings
 from django.core.management import call_command
@@ -239,8 +221,14 @@ settings.configure(NELI_LEDGER=os.environ["NELI_LEDGER"], NELI_LEASE=0.4)
 example.report, example.EVERY = report, 0.05
 call_command(example.Command())
 """
-    with fleet(tmp_path, code, "program.py") as commands:
+
+
+@pytest.mark.parametrize(
+    ("code", "role"), [(SCHEDULER, "scheduler"), (COMMAND, "reports")], ids=["apscheduler", "django"]
+)
+def test_a_program_of_its_own(tmp_path: Path, code: str, role: str) -> None:
+    with fleet(tmp_path, code, "program.py", JOBS=f"sqlite:///{tmp_path}/schedule.db") as programs:
         for _ in range(3):
-            commands.begin()
-        commands.strike("reports", commands.begin)
-        commands.end()
+            programs.begin()
+        programs.strike(role, programs.begin)
+        programs.end()
