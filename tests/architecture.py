@@ -19,21 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = [
-    "GROUND",
-    "PROJECT",
-    "PROVIDER",
-    "ROOMS",
-    "Room",
-    "arrows_between_rooms",
-    "circles",
-    "cycles",
-    "misfits",
-    "namesakes",
-    "shape",
-    "sources",
-    "unoffered",
-]
+__all__ = ["GROUND", "PROJECT", "PROVIDER", "ROOMS", "Room", "arrows_between_rooms", "circles", "cycles", "misfits"]
+__all__ += ["namesakes", "shape", "sources", "unoffered"]
 
 PROJECT = "neli_router"
 
@@ -53,20 +40,11 @@ PURE_STANDARD = frozenset(
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 """I/O and the ways to reach it; also `hash` and `id`, which differ between processes."""
 
-OPTIONAL = (
-    *("agent.server.server", "drivers.consumer_groups.kafka", "drivers.ledgers.kafka.ledger"),
-    *(
-        "drivers.ledgers.postgresql.ledger",
-        "drivers.ledgers.redis.ledger",
-        "drivers.owners.postgresql",
-        "drivers.owners.redis",
-        "fence.delta",
-        "fence.iceberg",
-        "lab.local_airflow",
-        "lab.pipeline",
-    ),
-    *("router.columns", "spark"),
-)
+OPTIONAL = """
+agent.server.server drivers.consumer_groups.kafka drivers.ledgers.kafka.ledger drivers.ledgers.postgresql.ledger
+drivers.ledgers.redis.ledger drivers.owners.postgresql drivers.owners.redis fence.delta fence.iceberg lab.local_airflow
+lab.pipeline router.columns spark
+"""
 """Modules that need a package which a user may not have. They may only be imported inside functions."""
 
 
@@ -171,9 +149,8 @@ def _rooms() -> Iterator[Room]:
             modules, _, rest = line.partition(":")
             imports, _, packages = rest.partition("|")
             allowed = [name for word in imports.split() for name in shorts.get(word, (word,))]
-            yield Room(
-                tuple(modules.split()), tuple(allowed), PURE_PACKAGES if pure else frozenset(packages.split()), pure
-            )
+            others = PURE_PACKAGES if pure else frozenset(packages.split())
+            yield Room(tuple(modules.split()), tuple(allowed), others, pure)
 
 
 ROOMS = tuple(_rooms())
@@ -184,12 +161,9 @@ def sources(root: Path) -> dict[str, str]:
 
     Names in the annex begin with its own.
     """
-    paths = sorted((root / PROJECT).rglob("*.py"))
-    names = [path.relative_to(root / PROJECT).with_suffix("") for path in paths]
-    dotted = [".".join(name.parts if len(name.parts) == 1 else _without_init(name.parts)) for name in names]
-    annex = sorted((root / PROVIDER).rglob("*.py"))
-    dotted += [".".join(_without_init(path.relative_to(root).with_suffix("").parts)) for path in annex]
-    return {name: path.read_text(encoding="utf-8") for name, path in zip(dotted, [*paths, *annex], strict=True)}
+    paths = [path for package in (PROJECT, PROVIDER) for path in sorted((root / package).rglob("*.py"))]
+    dotted = [".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    return {_named(name): path.read_text(encoding="utf-8") for name, path in zip(dotted, paths, strict=True)}
 
 
 def misfits(texts: Mapping[str, str]) -> list[str]:
@@ -198,10 +172,8 @@ def misfits(texts: Mapping[str, str]) -> list[str]:
     for module, text in texts.items():
         room = _room_of(module)
         if room is None:
-            found.append(
-                f"{_path(module)} has no room in the house: give it one in PLAN of tests/architecture.py, by asking "
-                "what it may know"
-            )
+            remedy = "give it one in PLAN of tests/architecture.py, by asking what it may know"
+            found.append(f"{_path(module)} has no room in the house: {remedy}")
             continue
         for target, line, lazy in _imports(text, texts):
             if why := _refusal(room, module, target, lazy=lazy):
@@ -258,9 +230,8 @@ def arrows_between_rooms(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _arrows(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    return {
-        module: sorted({_named(target) for target, _, _ in _imports(text, texts)}) for module, text in texts.items()
-    }
+    imported = {module: {_named(target) for target, *_ in _imports(text, texts)} for module, text in texts.items()}
+    return {module: sorted(targets) for module, targets in imported.items()}
 
 
 def _rings(arrows: Mapping[str, list[str]]) -> list[str]:
@@ -329,17 +300,15 @@ def _refusal(room: Room, module: str, target: str, *, lazy: bool) -> str:
     if top == PROJECT:
         inner = target.partition(".")[2]
         if not any(_covers(allowed, inner) for allowed in room.imports):
-            return (
-                f"it may import {', '.join(filter(None, room.imports)) or 'nothing of ours'} and no other part of ours"
-            )
+            allowed = ", ".join(filter(None, room.imports)) or "nothing of ours"
+            return f"it may import {allowed} and no other part of ours"
         if not lazy and not _is_optional(module) and _is_optional(inner):
             return "it needs a package that a user may not have, so import it inside the function that needs it"
         return ""
     if top in sys.stdlib_module_names:
         return "a pure module has no I/O, clock, thread or chance" if room.pure and top not in PURE_STANDARD else ""
-    return (
-        "" if top in room.packages else f"it may import of other packages {', '.join(sorted(room.packages)) or 'none'}"
-    )
+    packages = ", ".join(sorted(room.packages)) or "none"
+    return "" if top in room.packages else f"it may import of other packages {packages}"
 
 
 @cache
@@ -420,11 +389,7 @@ def _covers(name: str, module: str) -> bool:
 
 
 def _is_optional(module: str) -> bool:
-    return any(_covers(name, module) for name in OPTIONAL)
-
-
-def _without_init(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return parts[:-1] if parts[-1] == "__init__" else parts
+    return any(_covers(name, module) for name in OPTIONAL.split())
 
 
 def _named(target: str) -> str:

@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--rewrite",
-        action="store_true",
-        help="rewrite the answers in every transcript; commit a difference only if you can explain it",
-    )
+    help_ = "rewrite the answers in every transcript; commit a difference only if you can explain it"
+    parser.addoption("--rewrite", action="store_true", help=help_)
 
 
 _session = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
@@ -83,7 +80,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _home(config: pytest.Config) -> dict[str, str]:
-    """The environment variables for a new home."""
     home = Path(config.stash[_session].name) / str(next(_homes))
     folders = {"XDG_RUNTIME_DIR": "run", "XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "config"}
     for folder in folders.values():

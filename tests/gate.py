@@ -30,6 +30,7 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -53,8 +54,7 @@ WITHOUT_SPARK = ("--ignore=tests/provider", "--ignore=tests/spark")
 """For the other stages: a test deselected by a marker is still imported, and with it Airflow, which takes seconds."""
 
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-"""Keeps the order of `conftest.py`: by default, xdist begins with the files that have the most tests, and the few slow
-files would come last."""
+"""Keeps the order of `conftest.py`: xdist's own begins with the files that have the most tests, not the slowest."""
 
 CORES = os.cpu_count() or 1
 
@@ -119,12 +119,7 @@ STAGES = (
         niced=BEHIND,
         after=("fetch",),
     ),
-    Stage(
-        "airflow",
-        ("tests/provider", "-m", "airflow", *BY_FILE),
-        workers=CORES + 1,
-        after=("fetch",),
-    ),
+    Stage("airflow", ("tests/provider", "-m", "airflow", *BY_FILE), workers=CORES + 1, after=("fetch",)),
     Stage(
         "servers",
         ("-m", f"not spark and not airflow and ({SERVERS})", *BY_FILE),
@@ -133,8 +128,7 @@ STAGES = (
         of_servers=True,
     ),
 )
-"""Most of these tests wait more than they compute, so there are more workers than cores. With even more workers, they
-would wait for a core instead."""
+"""Most of these tests wait more than they compute, so there are more workers than cores, but not many more."""
 
 
 class Run:
@@ -149,9 +143,8 @@ class Run:
         self.seconds = self.processor = 0.0
         """How long it took, and how much processor time it and everything that it started used."""
         # A killed gate takes its stages with it, and they take their workers and servers.
-        command = leashed(
-            [sys.executable, "-m", "tests.gate", "--reap", stage.name, *stage.command(self._report, options)]
-        )
+        tests = stage.command(self._report, options)
+        command = leashed([sys.executable, "-m", "tests.gate", "--reap", stage.name, *tests])
         with self._said.open("wb") as said:
             # In a session of its own, so that it can be ended together with everything that it started.
             self._process = subprocess.Popen(
@@ -167,16 +160,13 @@ class Run:
         return time.monotonic() - self._began_at
 
     def progress(self) -> str:
-        """Its progress, according to its output."""
-        said = self._said.read_text(encoding="utf-8", errors="replace")
-        lines: list[tuple[str, str]] = PROGRESS.findall(said)
+        lines: list[tuple[str, str]] = PROGRESS.findall(self._said.read_text(encoding="utf-8", errors="replace"))
         if not lines:
             return self.stage.name
         failed = sum(marks.count("F") + marks.count("E") for marks, _ in lines)
         return f"{self.stage.name} {lines[-1][1]} %" + (f" ({failed} failed)" if failed else "")
 
     def show(self) -> None:
-        """Its whole output."""
         sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
         sys.stdout.flush()
 
@@ -200,17 +190,12 @@ class Run:
 
     def counts(self) -> tuple[int, int, int]:
         """How many tests passed, failed and were skipped, according to pytest's own report."""
-        if not self._report.exists():
-            return (0, 0, 0)
-        total = [0, 0, 0]
-        for suite in ET.parse(self._report).iter("testsuite"):  # noqa: S314 - pytest has just written it.
-            tests, failed, skipped = (
-                int(suite.get("tests", 0)),
-                int(suite.get("failures", 0)) + int(suite.get("errors", 0)),
-                int(suite.get("skipped", 0)),
-            )
-            total = [total[0] + tests - failed - skipped, total[1] + failed, total[2] + skipped]
-        return (total[0], total[1], total[2])
+        total = Counter[str]()
+        if self._report.exists():
+            for suite in ET.parse(self._report).iter("testsuite"):  # noqa: S314 - pytest has just written it.
+                total.update({kind: int(suite.get(kind, 0)) for kind in ("tests", "failures", "errors", "skipped")})
+        failed, skipped = total["failures"] + total["errors"], total["skipped"]
+        return total["tests"] - failed - skipped, failed, skipped
 
 
 def reap(stage: Stage, command: Sequence[str]) -> int:
@@ -263,10 +248,8 @@ def orphans() -> dict[int, str]:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    return {
-        pid: Path("/proc", str(pid), "cmdline").read_text(errors="replace").replace("\0", " ")
-        for pid in children(os.getpid())
-    }
+    commands = {pid: Path("/proc", str(pid), "cmdline").read_text(errors="replace") for pid in children(os.getpid())}
+    return {pid: command.replace("\0", " ") for pid, command in commands.items()}
 
 
 def say(line: str) -> None:
@@ -326,8 +309,7 @@ def main(arguments: Sequence[str]) -> int:
     known = [stage.name for stage in STAGES]
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"unknown stage {', '.join(unknown)}; known stages: {', '.join(known)}")
-    # A requested end is like any other: no stage may stay behind. A shell script that starts this in the background
-    # makes it ignore SIGINT.
+    # A requested end leaves no stage behind, either. A shell that starts this in the background makes it ignore SIGINT.
     for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(end, signal.default_int_handler)
     began_at = time.monotonic()

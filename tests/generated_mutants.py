@@ -93,8 +93,6 @@ READS = {"recv", "recvfrom"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a module."""
-
     path: Path
     line: int
     what: str
@@ -106,7 +104,6 @@ class Mutant:
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """All mutants of a module's functions."""
     tree = ast.parse(path.read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     reads = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in READS]
@@ -157,7 +154,6 @@ def _name(node: ast.AST) -> str:
 
 
 def drawn(area: Area, number: int, seed: int) -> list[Mutant]:
-    """That many mutants of an area, by the seed."""
     paths = sorted({path for name in area.modules for path in (ROOT / "neli_router").glob(name)})
     found = [mutant for path in paths for mutant in mutants_of(path)]
     return sorted(random.Random(seed).sample(found, min(number, len(found))), key=str)

@@ -138,9 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--all", action="store_true", help="run every proof, stale or not")
     kind.add_argument("--check", action="store_true", help="run none; exit with 1 if a line is stale")
-    kind.add_argument(
-        "--sample", action="store_true", help="repeat some, drawn by the commit, and compare with the lock"
-    )
+    kind.add_argument("--sample", action="store_true", help="repeat some, and compare them with the lock")
     asked = parser.parse_args(arguments)
     known, lines = proofs(), read()
     old = stale(known, lines)
@@ -205,14 +203,12 @@ def _prove(chosen: Sequence[Proof], known: Sequence[Proof], lines: dict[str, Lin
         write(recorded.values())
     for proof, outcome in _run_all(chosen, lines):
         if outcome.result:
-            line = Line(proof.name, sources_hash(proof), round(outcome.seconds), outcome.result)
-            recorded[proof.name] = line
-            write(recorded.values())
+            recorded[proof.name] = Line(proof.name, sources_hash(proof), round(outcome.seconds), outcome.result)
         else:
             failed += 1
             recorded.pop(proof.name, None)
-            write(recorded.values())
             _say(f"FAIL {proof.name}\n{outcome.output[-10_000:]}")
+        write(recorded.values())
     seconds = time.monotonic() - began_at
     _say(f"prove: {len(chosen)} proofs run, {failed} FAILED, {len(known)} in {LOCK.name}, {seconds:.0f} s")
     return 1 if failed else 0

@@ -26,10 +26,8 @@ __all__ = ["modules_of", "sources_hash", "tree_hash"]
 
 ROOT = Path(__file__).parents[2]
 
-MODEL = [
-    *sorted(path for path in Path(ROOT, "tests", "quint").iterdir() if path.suffix in {".qnt", ".cjs", ".jsonl"}),
-    quint.SOURCE,
-]
+MODEL = sorted(path for path in Path(ROOT, "tests", "quint").iterdir() if path.suffix in {".qnt", ".cjs", ".jsonl"})
+MODEL.append(quint.SOURCE)
 """The files of the model that are not Python modules. The last names the version of Quint."""
 
 OURS = ("neli_router", "airflow_provider", "tests")
@@ -38,21 +36,15 @@ HASH_LENGTH = 16
 """Hexadecimal digits. Two sources must not share a hash by chance. The lock does not defend against attackers."""
 
 EXPLORED = {
-    "induction": ("neli_router.lab.sim.induction.steps",),
-    "neli": ("neli_router.lab.sim.consumer_group.steps",),
-    "fast-neli": ("neli_router.lab.sim.consumer_group.steps",),
-    "term": ("neli_router.lab.sim.term.steps", "neli_router.lab.sim.term.canon"),
-    "gossip": ("neli_router.lab.sim.gossip.steps",),
-    "cells": ("neli_router.lab.sim.cells",),
+    "induction": ("induction.steps",),
+    "neli": ("consumer_group.steps",),
+    "fast-neli": ("consumer_group.steps",),
+    "term": ("term.steps", "term.canon"),
+    "gossip": ("gossip.steps",),
+    "cells": ("cells",),
 }
-SIMULATED = {
-    "induction": ("neli_router.lab.sim.induction.simulate",),
-    "neli": ("neli_router.lab.sim.consumer_group.simulate",),
-    "fast-neli": ("neli_router.lab.sim.consumer_group.simulate",),
-    "term": ("neli_router.lab.sim.electors.simulate",),
-    "priority": ("neli_router.lab.sim.electors.simulate",),
-    "gossip": ("neli_router.lab.sim.electors.simulate",),
-}
+SIMULATED = {"induction": "induction", "neli": "consumer_group", "fast-neli": "consumer_group"}
+"""All others are electors."""
 
 
 def sources_hash(proof: Proof) -> str:
@@ -85,9 +77,9 @@ def modules_of(command: str) -> frozenset[str]:
         roots = [word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")]
     else:
         protocol = words[words.index("--protocol") + 1] if "--protocol" in words else "induction"
-        roots = (
-            ["neli_router.lab.sim.explore", *EXPLORED[protocol]] if words[0] == "explore" else [*SIMULATED[protocol]]
-        )
+        simulated = f"{SIMULATED.get(protocol, 'electors')}.simulate"
+        modules = ("explore", *EXPLORED[protocol]) if words[0] == "explore" else (simulated,)
+        roots = [f"neli_router.lab.sim.{module}" for module in modules]
     assert roots, command
     return _closure(tuple(roots))
 
@@ -106,7 +98,6 @@ def _closure(roots: tuple[str, ...]) -> frozenset[str]:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    """Our modules that a module imports."""
     found = set()
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import):

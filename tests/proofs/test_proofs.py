@@ -58,9 +58,8 @@ def test_a_proof_depends_on_the_modules_that_it_imports_and_on_no_others() -> No
     assert "neli_router.protocols.induction.machine" not in explored
     assert {"neli_router.protocols.gossip.election", "neli_router.lab.sim.gossip.miniature"} <= gossip
     assert "neli_router.protocols.induction.fold" not in gossip
-    assert {"tests.protocols.electors.test_election", "neli_router.protocols.gossip.election"} <= modules_of(
-        MUTANT.command
-    )
+    caught_by = modules_of(MUTANT.command)
+    assert {"tests.protocols.electors.test_election", "neli_router.protocols.gossip.election"} <= caught_by
     assert sources_hash(MUTANT) != sources_hash(Proof(MUTANT.command))
     assert {"tests.quint.traces", "neli_router.protocols.induction.fold"} <= modules_of("quint --seeds 1")
     assert sources_hash(Proof("quint --seeds 1")) != sources_hash(Proof("quint --mutants no_wait --seeds 1"))
