@@ -23,9 +23,7 @@ from tests.support.commands import neli
         (("drain",), ["the peers of `term` give partitions back within some seconds"]),
     ],
 )
-def test_help_names_every_command_and_does_not_speak_of_ledgers_alone(
-    words: tuple[str, ...], expected: list[str]
-) -> None:
+def test_help_names_every_command_and_speaks_of_more_than_ledgers(words: tuple[str, ...], expected: list[str]) -> None:
     result = neli(*words, "--help")
     assert (0, []) == (result.exit_code, [text for text in expected if text not in " ".join(result.output.split())])
 

@@ -52,10 +52,8 @@ from tests.support.waiting import PATIENCE, until
 from tests.tutorials import FOLDER, follow
 
 ROOT = Path(neli_router.__file__).parents[1]
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-}
+FILES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"(?<![\w+])(?:kafka|postgresql|rediss?(?:\+\w+)?|sqlite):[^\s`\"');|]+")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
@@ -110,7 +108,6 @@ def section(page: str, title: str) -> str:
 
 
 def execute(page: str, names: dict[str, Any], *, swapped: tuple[str, str] = ("", "")) -> None:
-    """Execute the Python blocks of one of our pages, in order."""
     for block in blocks(page, "python"):
         exec(block.replace(*swapped), names)  # noqa: S102
 
@@ -230,30 +227,20 @@ def check(words: list[str]) -> None:
         CHECKERS[first](words[1:])
 
 
-SHELL = [
-    (page, words)
-    for page in PAGES
-    if "/tutorials/" not in page
-    for block in blocks(page, "sh")
-    for words in commands(block)
-]
-INLINE = [
-    (page, next(commands(text)))
-    for page in PAGES
-    for text in re.findall(r"`((?:neli|make|pip|python) [^`]*)`", FENCED.sub("", PAGES[page]))
-]
-"""Commands inside a sentence, which may lack their arguments."""
+def typed(page: str) -> list[list[str]]:
+    return [words for block in blocks(page, "sh") if "/tutorials/" not in page for words in commands(block)]
+
+
+SHELL = [(page, words) for page in PAGES for words in typed(page)]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_in_a_block_or_a_sentence_is_one(page: str) -> None:
-    for name, words in SHELL:
-        if name == page:
-            check(words)
-    for name, words in INLINE:
-        if name == page:
-            with suppress(click.MissingParameter):
-                check(words)
+    for words in typed(page):
+        check(words)
+    for text in re.findall(r"`((?:neli|make|pip|python) [^`]*)`", FENCED.sub("", PAGES[page])):
+        with suppress(click.MissingParameter):  # In a sentence, a command may lack its arguments.
+            check(next(commands(text)))
 
 
 @pytest.mark.parametrize(
@@ -358,8 +345,7 @@ def test_the_first_program_shares_keys_and_a_worker_that_is_stopped_or_killed_is
         stopped.terminate()
         until(lambda: are_shared(workers), "the other two have all of them")
         assert 0 == stopped.wait(PATIENCE)
-        killed = workers.pop(next(name for name in workers if orders(name)))
-        killed.kill()
+        workers.pop(next(name for name in workers if orders(name))).kill()
         until(lambda: are_shared(workers), "the last one has all of them")
 
 
@@ -371,8 +357,7 @@ def test_the_other_programs_of_the_front_page(capsys: pytest.CaptureFixture[str]
         exec(ask, {})  # noqa: S102
 
 
-def test_a_member_with_a_handler() -> None:
-    names: dict[str, Any] = {}
+def test_a_member_with_a_handler(names: dict[str, Any]) -> None:
     execute("docs/members.md", names)
     partition = names["config"].layout.partition("customer-42")
     assert Path(f"journal-{partition}.txt").read_text(encoding="utf-8").startswith("paid under term ")
@@ -406,9 +391,7 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 case ["neli", "agent"]:
                     agent = stack.enter_context(subprocess.Popen(words))
                     stack.callback(agent.terminate)
-                    until(
-                        lambda: 0 == CliRunner().invoke(main, ["owner", "customer-42"]).exit_code, "the agent is ready"
-                    )
+                    until(lambda: 0 == CliRunner().invoke(main, ["owner", "customer-42"]).exit_code, "a ready agent")
                 case ["neli", "watch", *_]:  # It runs until it is interrupted.
                     watching = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
                     stack.callback(watching.terminate)
@@ -429,13 +412,11 @@ def test_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_frameworks() -> None:
     programs = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")]
-    assert [] == [
-        block for block in blocks("docs/frameworks.md", "python") if not any(block in one for one in programs)
-    ]
+    shown = blocks("docs/frameworks.md", "python")
+    assert [] == [block for block in shown if not any(block in one for one in programs)]
 
 
-def test_columns() -> None:
-    names: dict[str, Any] = {}
+def test_columns(names: dict[str, Any]) -> None:
     with Member(Config("sqlite:jobs.db", name="worker-1")) as member, member.leading("ACME", timeout=PATIENCE):
         execute("docs/columns.md", names)
     assert ["ACME", "GLOBEX"] == names["mine"]["instrument"].to_list()
@@ -477,8 +458,7 @@ def test_postgresql(database: str) -> None:
 
 
 @pytest.mark.postgresql
-def test_fencing_over_an_awaited_connection(database: str) -> None:
-    names: dict[str, Any] = {}
+def test_fencing_over_an_awaited_connection(database: str, names: dict[str, Any]) -> None:
     (block,) = (block for block in blocks("docs/fencing.md", "python") if "AsyncConnection" in block)
     exec(block, names)  # noqa: S102
     with psycopg.connect(database) as connection:
@@ -492,8 +472,7 @@ def test_fencing_over_an_awaited_connection(database: str) -> None:
         assert [("paid",)] == connection.execute("SELECT state FROM invoices").fetchall()
 
 
-def test_more_than_one_owner(tmp_path: Path) -> None:
-    names: dict[str, Any] = {}
+def test_more_than_one_owner(tmp_path: Path, names: dict[str, Any]) -> None:
     with ExitStack() as stack:
         for group, owner, address in (("blue", "anna", "10.0.0.7:80"), ("green", "gerd", "10.0.0.8:80")):
             names[group] = f"sqlite://{tmp_path}/{group}.db"
@@ -507,15 +486,13 @@ def test_more_than_one_owner(tmp_path: Path) -> None:
         assert ["west"] == [zone.host for zone in names["shared_zones"]]
 
 
-def test_load() -> None:
-    names: dict[str, Any] = {}
+def test_load(names: dict[str, Any]) -> None:
     execute("docs/load.md", names)
     assert (10781, 15.5) == names["profile"].hottest(5)[0]
     assert names["profile"] == LoadProfile.read("profile.json")
 
 
 OURS = {"PYTHONPATH": str(ROOT)}
-
 FROM_GONELI = "From goNELI, one process at a time"
 
 
@@ -542,8 +519,7 @@ def test_moving_from_anything_else(names: dict[str, Any], capsys: pytest.Capture
             execute(section("docs/moving.md", title), names)
     assert FROM_GONELI in titles
     said = capsys.readouterr().out.splitlines()
-    reports = [line for line in said if line.startswith("the report, under term ")]
-    assert 5 == len(reports)
+    assert 5 == len([line for line in said if line.startswith("the report, under term ")])
     assert {"worker-1 leads", "True", f"read {[*range(12)]}", f"this process has {names['shards']}"} <= {*said}
     assert [(names["lease"].term,)] >= [*names["books"].execute("SELECT term FROM neli_fence")] != []
 
@@ -590,8 +566,7 @@ def test_redis() -> None:
         says = {"HOLDER": member.incarnation}
         assert 4 == len(CONSOLE)
         for command, answer in CONSOLE:
-            words = [says.get(word, word) for word in command.split()]
-            told = server.cli(*words)
+            told = server.cli(*[says.get(word, word) for word in command.split()])
             pattern = re.escape(answer.removesuffix("\n"))
             for placeholder in ("TERM", "EXPIRES_MS", "MICROSECONDS", "SECONDS"):
                 pattern = pattern.replace(placeholder, "[0-9]+")

@@ -15,6 +15,7 @@ import neli_router
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MODULES = [path for package in ("airflow_provider", "neli_router") for path in (ROOT / package).rglob("*.py")]
 OPTIONAL = {"airflow", "click", "confluent_kafka", "fastavro", "pyspark", "redis", "rich", "starlette", "uvicorn"}
 """Packages for one purpose (a driver, a page, a terminal), which importing the library must not load."""
 
@@ -59,10 +60,8 @@ def test_the_wheel_holds_every_module_of_the_packages_and_nothing_beside_them(wh
     folders = {name.partition("/")[0] for name in wheel.namelist()}
     assert {"airflow_provider", "neli_router", f"neli_router-{PROJECT['version']}.dist-info"} == folders
     assert "neli_router/py.typed" in wheel.namelist()
-    modules = [path for package in ("airflow_provider", "neli_router") for path in (ROOT / package).rglob("*.py")]
-    assert {str(path.relative_to(ROOT)) for path in modules} == {
-        name for name in wheel.namelist() if name.endswith(".py")
-    }
+    found = {name for name in wheel.namelist() if name.endswith(".py")}
+    assert {str(path.relative_to(ROOT)) for path in MODULES} == found
 
 
 def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile) -> None:
@@ -90,18 +89,14 @@ def test_every_entry_point_names_a_module_of_the_wheel_and_something_in_it(wheel
 
 
 def test_the_version_is_only_in_the_project_file() -> None:
-    sources = [path for package in ("airflow_provider", "neli_router") for path in (ROOT / package).rglob("*.py")]
-    assert [] == [path for path in sources if PROJECT["version"] in path.read_text(encoding="utf-8")]
+    assert [] == [path for path in MODULES if PROJECT["version"] in path.read_text(encoding="utf-8")]
 
 
-def test_the_runtime_requirements_are_what_the_project_asks_for_and_no_more_than_users_need() -> None:
+def test_the_runtime_requirements_are_what_the_project_asks_for_in_the_versions_that_developers_test() -> None:
     asked = {re.split(r"[<>=~!;\[ ]", dependency)[0] for dependency in PROJECT["dependencies"]}
     needed_by_rich = {"markdown-it-py", "mdurl", "pygments"}
-    assert asked | needed_by_rich == set(pins("core.txt"))
-
-
-def test_the_developers_test_with_the_versions_that_users_run() -> None:
     core, dev = pins("core.txt"), pins("dev.txt")
+    assert asked | needed_by_rich == set(core)
     assert core == {name: dev.get(name) for name in core}
 
 

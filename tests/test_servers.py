@@ -23,12 +23,8 @@ def test_a_server_goes_with_the_program_that_started_it(server: ModuleType, numb
     require(server.missing())
     before = signal.signal(number, signal.SIG_IGN)  # Like a shell does for background programs.
     try:
-        program = subprocess.Popen(
-            [sys.executable, "-m", server.__name__],
-            cwd=Path(__file__).parents[1],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command, root = [sys.executable, "-m", server.__name__], Path(__file__).parents[1]
+        program = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
     finally:
         signal.signal(number, before)
     with program:

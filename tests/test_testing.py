@@ -44,9 +44,6 @@ def kinds(group: Group, name: str) -> list[type[Event]]:
     return [type(event) for event in group.told[name]]
 
 
-# On a ledger
-
-
 def test_the_example_of_the_essay_holds() -> None:
     failed, tried = doctest.testmod(testing, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     assert (0, 3) == (failed, tried)
@@ -111,9 +108,8 @@ def test_what_a_group_cannot_have_is_refused() -> None:
         group.join("a")
         group.settle()
         assert {0, 1} == set(group["a"].led)
-
-
-# With any protocol, or only among peers
+    with testing.group(*NAMES, protocol="term") as group, pytest.raises(ValueError, match="not one of the peers"):
+        group.join("d")
 
 
 @elected
@@ -164,9 +160,7 @@ def test_the_same_seed_gives_the_same_run(protocol: str) -> None:
 
 
 @all_protocols
-def test_what_a_killed_member_led_is_taken_over_under_higher_terms_and_it_comes_back_with_its_memory(
-    protocol: str,
-) -> None:
+def test_what_a_killed_member_led_is_taken_over_under_higher_terms_and_it_remembers(protocol: str) -> None:
     with settled(protocol) as (group, leader):
         before = dict(group[leader].led)
         group.kill(leader)
@@ -227,14 +221,7 @@ def test_a_member_that_closes_gives_everything_to_the_others_without_a_fence(pro
         assert [Acquired, Revoked] == list(dict.fromkeys(kinds(group, leader)))
 
 
-def test_who_is_none_of_the_peers_is_refused() -> None:
-    with testing.group(*NAMES, protocol="term") as group, pytest.raises(ValueError, match="not one of the peers"):
-        group.join("d")
-
-
-def test_a_ring_of_gossip_leads_without_gaps_with_the_lease_that_its_links_need(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_ring_of_gossip_leads_without_gaps_with_the_lease_that_links_need(monkeypatch: pytest.MonkeyPatch) -> None:
     size, send = 7, MemoryLink.send
 
     def send_along(link: MemoryLink, to: int, body: bytes) -> None:
@@ -271,9 +258,7 @@ def test_members_of_a_borrowed_group_are_advised_about_its_size_once_it_has_sett
 
 
 @elected
-def test_a_member_says_in_its_log_what_an_even_number_of_voters_costs(
-    protocol: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_member_logs_what_an_even_number_of_voters_costs(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), testing.group("a", "b", "c", "d", protocol=protocol) as group:
         group.advance(0.0)
     expected = "4 peers need 3 for a majority, and bear 1 failure, as 3 do: leave one out, or add one"
