@@ -26,7 +26,7 @@ from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal
 from tests.support.agents.running import TOKEN, Running
 
 MAY_BE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # A busy machine draws slowly.
-LAW = settings(deadline=None, max_examples=100, derandomize=True, suppress_health_check=MAY_BE)
+LAW = settings(max_examples=100, suppress_health_check=MAY_BE)
 
 METHODS = st.sampled_from([b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"PROPFIND", b"TRACE"])
 

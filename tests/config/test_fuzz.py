@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neli_router.config.options import OPTIONS, shown
@@ -53,7 +53,7 @@ def outcome(flags: dict[str, object], environ: dict[str, str], path: Path | None
 
 
 @given(st.binary(max_size=400) | st.text(alphabet="abelns[]{}='\"\n.,0123456789#\\ \t", max_size=200).map(str.encode))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @example(b"ledger = 'memory://x'\nlease = 1" + b"0" * 400)
 @example(b"lease = 1e999\nweight = -0\nbeat = nan\nlayout.slots = 0x" + b"f" * 400)
 @example(b"[[agent]]\n[[layout]]\n")
@@ -65,7 +65,7 @@ def test_any_bytes_in_the_file_give_a_configuration_or_its_problems(path: Path, 
 
 
 @given(st.dictionaries(names | st.text(max_size=8), values, max_size=6))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_any_values_in_the_file_give_a_configuration_or_its_problems(path: Path, tables: dict[str, Any]) -> None:
     path.write_text("\n".join(f"{toml(name)} = {toml(value)}" for name, value in tables.items()), encoding="utf-8")
     assert SECRET not in outcome({}, {}, path)
@@ -82,7 +82,7 @@ texts = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateesc
     st.dictionaries(variables, texts | atoms.map(str) | numbers, max_size=8),
     st.dictionaries(st.sampled_from(sorted(OPTIONS)), texts | st.booleans() | st.none(), max_size=4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @example({"NELI_LEDGER": f"kafka:{SECRET}@a@b"}, {})
 @example({"NELI_TOKEN": SECRET, "NELI_LEDGER": f"memory:?x_secret={SECRET}"}, {})
 @example({"NELI_TOKEN": SECRET + "\n"}, {})

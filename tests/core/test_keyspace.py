@@ -8,7 +8,7 @@ from typing import Any, cast
 import click
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from neli_router.agent.server.requests import place
@@ -19,7 +19,6 @@ from neli_router.errors import BadKey, ConfigError
 from tests.support.records import LAYOUTS
 from tests.support.spellings import SPELLINGS, require_same
 
-LAW = settings(deadline=None)  # A law holds no matter how slow this machine is.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}ab")
 KEYS = TEXTS | st.binary() | TEXTS.map(str.encode)
 CHARACTERS = st.characters(codec=None) | st.sampled_from("{}") | st.integers(0xD800, 0xDFFF).map(chr)
@@ -69,7 +68,6 @@ def test_a_key_keeps_its_partition_for_ever() -> None:
 # The laws of the chain.
 
 
-@LAW
 @given(LAYOUTS, KEYS, st.integers())
 def test_slots_and_partitions_stay_in_range_and_follow_the_chain(layout: Layout, key: Key, role: int) -> None:
     """NELI, section on roles: role j is filled by partition j mod M."""
@@ -85,7 +83,6 @@ def test_slots_and_partitions_stay_in_range_and_follow_the_chain(layout: Layout,
             layout.partition_of_role(role)
 
 
-@LAW
 @given(LAYOUTS, st.text(CHARACTERS, max_size=40))
 @example(Layout(), "\ud800")
 @example(Layout(), "{\udfff}a")
@@ -165,7 +162,6 @@ def hashed_by_redis(key: bytes) -> bytes:
     return key[opened + 1 : closed]
 
 
-@LAW
 @given(st.text(st.sampled_from("{}ab ö"), max_size=12).map(str.encode) | st.binary(max_size=20))
 @example(b"foo{{bar}}zap")
 @example(b"foo{}{bar}")

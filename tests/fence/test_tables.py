@@ -409,5 +409,5 @@ class IcebergWriters(Writers):
 
 
 TestDeltaWriters, TestIcebergWriters = DeltaWriters.TestCase, IcebergWriters.TestCase
-TestDeltaWriters.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
-TestIcebergWriters.settings = settings(max_examples=2, stateful_step_count=20, deadline=None)
+TestDeltaWriters.settings = settings(max_examples=15, stateful_step_count=20)
+TestIcebergWriters.settings = settings(max_examples=2, stateful_step_count=20)

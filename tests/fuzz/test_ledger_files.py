@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import LedgerError
 
-LAW = settings(deadline=None, max_examples=120, derandomize=True)
+LAW = settings(max_examples=120)
 
 PAYLOADS = [b'{"kind":"leave","by":"%d","v":1}' % number * (1 + 40 * (number % 3)) for number in range(60)]
 READS_MAX = 10

@@ -21,7 +21,7 @@ from neli_router.protocols.induction.records import BATCHES, Record, Snapshot, d
 from neli_router.protocols.induction.snapshots import BadSnapshot, restore, snapshot
 from tests.support.records import founded, join
 
-LAW = settings(deadline=None, max_examples=60, derandomize=True)
+LAW = settings(max_examples=60)
 
 LAYOUTS = st.builds(
     lambda slots, partitions, tags: Layout(slots=slots, partitions=min(slots, partitions), tags=tags),

@@ -20,7 +20,7 @@ from neli_router.router.table import Owner
 from tests.support.records import LAYOUTS
 from tests.support.waiting import PATIENCE
 
-LAW = settings(deadline=None, max_examples=50)  # A law holds at any speed that this machine can spare.
+LAW = settings(max_examples=50)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("{}a\n\x00")
 TEXT_COLUMNS = st.lists(TEXTS | st.none(), max_size=40)
 BYTES_COLUMNS = st.lists(st.binary() | TEXTS.map(str.encode) | st.none(), max_size=40)

@@ -12,7 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neli_router.core.keyspace import Layout
@@ -24,7 +24,6 @@ from neli_router.router.loads import SLOTS_KEPT, LoadProfile
 from neli_router.status.group_view import GroupView
 from tests.support.records import folded, genesis, handed_over, join
 
-LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
 LAYOUT = Layout(slots=64, partitions=8)
 KEYS = ["a", "b", "a", None, "customer-7"]
 
@@ -47,7 +46,6 @@ def test_a_key_counts_as_one_or_as_its_weight(make: Any) -> None:
     assert [(slots[1], 5.0), (slots[0], 3.0)] == weighed.hottest(2)
 
 
-@LAW
 @given(
     st.lists(st.tuples(st.text("ab{}", max_size=3), st.integers(0, 1000)), max_size=30),
     st.builds(Layout, slots=st.integers(8, 40), partitions=st.integers(1, 8), tags=st.booleans()),

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import mmh3
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neli_router.core.keyspace import SLOTS_MAX, Key, Layout
@@ -18,7 +18,6 @@ from neli_router.router.watch import Change, changes
 from tests.support.groups import LAYOUT, genesis, join
 from tests.support.records import folded
 
-LAW = settings(deadline=None)  # A law holds at any speed that this machine can spare.
 LAYOUTS = st.builds(
     lambda slots, share, tags: Layout(slots=slots, partitions=max(1, int(min(slots, 600) * share)), tags=tags),
     st.integers(1, SLOTS_MAX) | st.integers(0, 32).map(lambda power: 2**power),
@@ -38,7 +37,6 @@ def test_a_table_names_the_owner_and_term_of_each_partition_and_members_with_the
     assert "<Table of memory at 4: 2 members own 4 of 4 partitions>" == repr(table)
 
 
-@LAW
 @given(LAYOUTS, KEYS)
 def test_every_way_to_look_a_key_up_names_the_owner_of_its_partition(layout: Layout, keys: list[Key]) -> None:
     table = table_of(folded(genesis(layout), join("a")), "memory")

@@ -280,7 +280,7 @@ def holds(one: Any, row: dict[str, Any]) -> bool:
     return bool(comparisons[type(one)](row[name], one.value))
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(filters)
 @pytest.mark.parametrize("view", ["records", "tenures"])
 def test_no_filter_loses_a_row(address: str, view: str, drawn: list[Filter]) -> None:

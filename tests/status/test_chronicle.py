@@ -33,7 +33,7 @@ from neli_router.status.chronicle import DELAYS_MAX, Chronicle
 from neli_router.status.group_view import GroupEvent, Move
 from tests.support.records import Plot, beat, expire, folded, founded, genesis, join, plots, story
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
+LAW = settings(max_examples=60)
 
 ALICE, BOB = join("a", "alice"), join("b", "bob")
 GIVE = (Handover(by="a", terms={1: 1001}), Handover(by="a", terms={3: 1001}))

@@ -7,7 +7,7 @@ from neli_router.protocols.induction.records import Drain, Handover, Load, Pin, 
 from neli_router.status.group_view import GroupView
 from tests.support.records import Plot, folded, founded, genesis, handed_over, join, plots, story
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
+LAW = settings(max_examples=60)
 
 GIVE = (Handover(by="a", terms={partition: 1001}) for partition in (1, 3))
 PAIR = founded(join("a", "alice"), join("b", "bob"), *GIVE)

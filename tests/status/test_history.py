@@ -34,7 +34,7 @@ from neli_router.status.history import RecordRow, TenureRow, record_rows, standi
 from neli_router.status.replay import between, state_before
 from tests.support.records import BASE, Plot, beat, expire, folded, genesis, join, next_record, plots
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds however fast this machine happens to be.
+LAW = settings(max_examples=60)
 
 ALICE, BOB = join("a", "alice", address="alice:1"), join("b", "bob")
 PAIR = (genesis(), ALICE, BOB, Handover(by="a", terms={1: 1002}), Handover(by="a", terms={3: 1002}))

@@ -103,7 +103,7 @@ def test_asking_again_voids_nothing_on_its_way_and_within_the_window_any_order_i
         assert Unsealed(flaw=Flaw.REPLAYED, sender=A) == b.open(sealed[replayed])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 3 * WINDOW), max_size=60), st.integers(0, 20))
 def test_whatever_the_network_does_no_body_is_taken_twice(order: list[int], gap: int) -> None:
     a, b = pair()
@@ -234,7 +234,7 @@ def test_no_bytes_of_a_stranger_are_taken_answered_or_an_error(junk: bytes, is_b
     assert (Content.NOTHING, -1, b"") == (opened.content, opened.sender, opened.reply)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_under_loss_replay_and_restarts_every_body_is_taken_at_most_once_and_none_of_the_dead_after_a_successor(
     seed: int,

@@ -3,13 +3,11 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
 from neli_router.protocols.induction.digest import difference, hash_of
-
-LAW = settings(deadline=None, max_examples=100)  # A law holds at any speed that this machine can spare.
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -71,14 +69,12 @@ def test_a_hash_fits_sixty_four_bits_takes_no_name_for_two_facts_and_a_change_co
     assert 0 == difference(one, other)
 
 
-@LAW
 @given(samples, samples)
 def test_only_equal_states_have_no_difference(one: Sample, other: Sample) -> None:
     assert (facts(one) == facts(other)) == (difference(one, other) == 0)
     assert difference(one, other) == difference(other, one)
 
 
-@LAW
 @given(st.lists(samples, min_size=1, max_size=6))
 def test_differences_along_a_way_add_up_to_that_of_its_ends(states: list[Sample]) -> None:
     digest = 0

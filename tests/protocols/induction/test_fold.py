@@ -63,7 +63,7 @@ from tests.support.records import (
     targets,
 )
 
-LAW = settings(deadline=None, max_examples=60)  # A law holds at any speed that this machine can spare.
+LAW = settings(max_examples=60)
 
 
 def give(partition: int, *, by: str = "a", term: int = 1001) -> Handover:
