@@ -19,8 +19,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["GROUND", "PROJECT", "PROVIDER", "ROOMS", "Room", "arrows_between_rooms", "circles", "cycles", "misfits"]
-__all__ += ["namesakes", "shape", "sources", "unoffered"]
+__all__ = [
+    "GROUND",
+    "PROJECT",
+    "PROVIDER",
+    "ROOMS",
+    "Room",
+    "arrows_between_rooms",
+    "circles",
+    "cycles",
+    "misfits",
+    "namesakes",
+    "shape",
+    "sources",
+    "unoffered",
+]
 
 PROJECT = "neli_router"
 

@@ -30,8 +30,17 @@ from tests.support.processes.storm import Fault
 if TYPE_CHECKING:
     from tests.chaos.storm import Storm
 
-__all__ = ["FAIL_OVER", "LEADER_FAULTS", "MAIN_FAULTS", "SEVERAL", "STEPS", "WITNESS_FAULTS"]
-__all__ += ["begin_leader_fault", "begin_member_fault", "begin_witness_fault"]
+__all__ = [
+    "FAIL_OVER",
+    "LEADER_FAULTS",
+    "MAIN_FAULTS",
+    "SEVERAL",
+    "STEPS",
+    "WITNESS_FAULTS",
+    "begin_leader_fault",
+    "begin_member_fault",
+    "begin_witness_fault",
+]
 
 MAIN_FAULTS = ("kill", "kill", "stop", "cut off", "torn", "mute", "deaf", "slow", "clock", "witness")
 """Faults of members; "witness" stands for one of WITNESS_FAULTS."""

@@ -22,8 +22,25 @@ from neli_router.core.keyspace import Layout
 from neli_router.fence.delta import FencedTable
 from neli_router.fence.tables import AnyFencedTable
 
-__all__ = ["FORMATS", "LAYOUT", "SCHEMA", "AnyTable", "again", "commits", "commits_by", "files", "made", "meanwhile"]
-__all__ += ["opened", "orphans", "prices", "read", "remade", "rows", "where"]
+__all__ = [
+    "FORMATS",
+    "LAYOUT",
+    "SCHEMA",
+    "AnyTable",
+    "again",
+    "commits",
+    "commits_by",
+    "files",
+    "made",
+    "meanwhile",
+    "opened",
+    "orphans",
+    "prices",
+    "read",
+    "remade",
+    "rows",
+    "where",
+]
 
 os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Its own needs another package, and warns without it.
 
