@@ -71,10 +71,7 @@ while True:
 
 def play(folder: Path, story: str, *arguments: str) -> tuple[str, str]:
     """The output and the errors of `story`, in its own process, from which a guardian is forked."""
-    program = Program(PREAMBLE + story, *arguments, folder=folder)
-    said = program.communicate()
-    program.wait()
-    return said
+    return Program(PREAMBLE + story, *arguments, folder=folder).communicate()
 
 
 def pids(folder: Path) -> list[int]:
@@ -115,16 +112,14 @@ except EOFError:
     guard.avenge()
     print("avenged")
 """
-    found = play(tmp_path, story, "exec > /dev/null 2>&1" + STUBBORN)
+    said, _ = play(tmp_path, story, "exec > /dev/null 2>&1" + STUBBORN)
     left = [pid for pid in pids(tmp_path) if lives(pid)]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    assert ("avenged\n", []) == (found[0], left)
+    assert ("avenged\n", []) == (said, left)
 
 
-def test_a_command_is_not_started_after_its_lease_and_goes_on_with_one_that_is_extended_and_then_ends(
-    tmp_path: Path,
-) -> None:
+def test_a_command_starts_within_its_lease_and_ends_with_the_last_extension(tmp_path: Path) -> None:
     story = """
 start("touch", "started", lease=-0.001)
 print(until_gone()[0])
@@ -132,8 +127,8 @@ start("touch", "later")
 print(until_gone()[-2])
 guard.close()
 """
-    found = play(tmp_path, story)
-    assert ("{'ended': -9, 'killed': True}\n{'ended': 0, 'killed': False}\n", "") == found
+    expected = "{'ended': -9, 'killed': True}\n{'ended': 0, 'killed': False}\n"
+    assert (expected, "") == play(tmp_path, story)
     assert [False, True] == [(tmp_path / name).exists() for name in ("started", "later")]
     story = """
 start = host_clock()
@@ -141,8 +136,7 @@ guard.start(["sleep", "100"], dict(os.environ), until=start + 5)
 guard.extend(start + 5.3)
 print(until_gone()[-2], host_clock() >= start + 5.3 - guard.margin)
 """
-    found = play(tmp_path, story)
-    assert "{'ended': -9, 'killed': True} True\n" == found[0]
+    assert "{'ended': -9, 'killed': True} True\n" == play(tmp_path, story)[0]
 
 
 def test_a_stopped_command_hears_that_it_is_to_finish(tmp_path: Path) -> None:
@@ -155,8 +149,7 @@ while ") T " not in open(f"/proc/{pid}/stat").read():
 guard.finish(signal.SIGTERM, 50.0)
 print(until_gone()[0])
 """
-    found = play(tmp_path, story)
-    assert "finished\n{'ended': 0, 'killed': False}\n" == found[0]
+    assert "finished\n{'ended': 0, 'killed': False}\n" == play(tmp_path, story)[0]
 
 
 def test_arguments_and_variables_arrive_as_they_were_given_and_a_guardian_has_a_name_of_its_own(tmp_path: Path) -> None:
@@ -169,8 +162,7 @@ until_gone()
 guard.close()
 sys.stdout.flush()
 """
-    found = play(tmp_path, story)
-    assert "\u00ff\n'\"||a\nb\n" == found[0]
+    assert "\u00ff\n'\"||a\nb\n" == play(tmp_path, story)[0]
     # So a `pkill neli` or a `pkill -f 'neli run'` that ends `neli run` spares it, and it ends the command.
     story = """
 start("sleep", "100")
@@ -181,15 +173,13 @@ guard.close()
     assert "['guardian', 'guardian']\n" == play(tmp_path, story)[0]
 
 
-@pytest.mark.parametrize("has_cgroup", [True, False])
+@pytest.mark.parametrize("cgroup", ["a cgroup", "no cgroup"])
 @pytest.mark.parametrize(("program", "begun"), [(FLEEING, 1), (BRANCHING, 64)], ids=["fleeing", "branching"])
-def test_what_flees_into_new_processes_and_sessions_is_ended(
-    tmp_path: Path, program: str, begun: int, *, has_cgroup: bool
-) -> None:
+def test_what_flees_into_new_sessions_is_ended(tmp_path: Path, program: str, begun: int, cgroup: str) -> None:
     story = """
 import fcntl
 
-if sys.argv[3] == "no":
+if sys.argv[3] == "no cgroup":
     guard.close()
     Cgroup.make = lambda name: None
     guard = guardian()
@@ -201,8 +191,7 @@ with open("lock", "a") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     print("nothing holds the lock")
 """
-    found = play(tmp_path, story, program, str(begun), "yes" if has_cgroup else "no")
-    assert ("nothing holds the lock\n", "") == found
+    assert ("nothing holds the lock\n", "") == play(tmp_path, story, program, str(begun), cgroup)
 
 
 def test_all_is_frozen_before_any_is_killed_and_stays_so_until_it_is_dead(tmp_path: Path) -> None:
@@ -253,22 +242,20 @@ open("pids", "a").write(f"{os.getpid()}\\n")
 while True:
     time.sleep(1)
 """
-    found = play(tmp_path, story, program)
-    assert ("False\n", "") == found
+    assert ("False\n", "") == play(tmp_path, story, program)
 
 
 def test_the_command_runs_as_neli_run_does_while_the_guardian_hurries(tmp_path: Path) -> None:
-    os_calls = "import os; print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority, os.getpriority(0, 0))"
+    schedule = "import os; print(os.sched_getscheduler(0), os.sched_getparam(0), os.getpriority(0, 0), flush=True)"
     story = """
 os.nice(2)
-print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority, os.getpriority(0, 0), flush=True)
+exec(sys.argv[1])
 guard.close()
 guard = guardian()
 start(sys.executable, "-c", sys.argv[1])
 until_gone()
 """
-    said, _ = play(tmp_path, story, os_calls)
-    ours, its = said.splitlines()
+    ours, its = play(tmp_path, story, schedule)[0].splitlines()
     assert ours == its
 
 
@@ -308,10 +295,8 @@ guard.extend(host_clock() - 1)
 print(guard.patience() > 0, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    found = play(tmp_path, story, AWAY + "echo $$ >> pids; wait")
-    assert "True\n" == found[0]
-    for pid in pids(tmp_path):
-        until(lambda pid=pid: not lives(pid))  # type: ignore[misc]
+    assert "True\n" == play(tmp_path, story, AWAY + "echo $$ >> pids; wait")[0]
+    until(lambda: not any(map(lives, pids(tmp_path))))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -330,15 +315,12 @@ except EOFError:
 print(guard.avenge())
 guard.close()
 """
-    found = play(tmp_path, story, AWAY + "echo $$ >> pids; wait", str(int(number)))
-    assert ("[]\n", "") == found
+    assert ("[]\n", "") == play(tmp_path, story, AWAY + "echo $$ >> pids; wait", str(int(number)))
     assert [False, False] == [lives(pid) for pid in pids(tmp_path)]
 
 
 @pytest.mark.parametrize("way", ["stopped", "frozen"])
-def test_a_command_ends_with_its_lease_while_all_that_would_end_it_is_stopped_or_frozen(
-    tmp_path: Path, way: str
-) -> None:
+def test_a_command_ends_with_its_lease_although_no_guardian_can_end_it(tmp_path: Path, way: str) -> None:
     """As by `docker pause`: no process runs that could end the command. When all go on, it must not act once more."""
     story = """
 cgroup = Cgroup(Path(sys.argv[1]))
@@ -374,9 +356,7 @@ time.sleep(1000)
             together.remove()
 
 
-def test_children_that_it_had_before_are_spared_when_the_guardian_is_killed_and_its_cgroup_is_removed(
-    tmp_path: Path,
-) -> None:
+def test_earlier_children_of_neli_run_survive_a_killed_guardian_and_its_cgroup_is_removed(tmp_path: Path) -> None:
     """A shell that becomes `neli run` by `exec` leaves it such children."""
     story = """
 import subprocess
@@ -397,6 +377,5 @@ again = guardian()
 print((again._cgroup is None) == (guard._cgroup is None))  # It has the same name, and that must be free again.
 again.close()
 """
-    found = play(tmp_path, story)
-    assert ("None\nTrue\n", "") == found
+    assert ("None\nTrue\n", "") == play(tmp_path, story)
     assert [False] == [lives(pid) for pid in pids(tmp_path)]

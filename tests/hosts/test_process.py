@@ -38,9 +38,7 @@ SLEEPS = """
 """
 
 
-def test_the_end_of_a_process_is_seen_before_its_parent_waits_and_a_stopped_one_has_not_ended_and_can_be_killed() -> (
-    None
-):
+def test_a_process_has_ended_before_its_parent_waits_and_not_while_it_is_stopped() -> None:
     with running(SLEEPS) as child, closing(HostProcess.of(child.pid)) as process:
         assert not process.has_ended()
         os.kill(child.pid, signal.SIGKILL)
@@ -77,9 +75,8 @@ def test_a_process_that_may_hurry_learns_how_it_was_scheduled_before() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])
-def test_the_peer_of_a_socket_is_who_connected_it_and_not_a_child_that_has_it_too(
-    kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sockets_peer_is_who_connected_it(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not a child that has the connection, too."""
     if kernel == "old":
         monkeypatch.setattr("neli_router.hosts.process._SO_PEERPIDFD", 9999)  # No such option: by its number, then.
     script = """
@@ -92,16 +89,14 @@ def test_the_peer_of_a_socket_is_who_connected_it_and_not_a_child_that_has_it_to
         print("ready", flush=True)
         os.waitpid(-1, 0)
     """
-    place = str(tmp_path / "socket")
     with closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(place)
+        listener.bind(str(tmp_path / "socket"))
         listener.listen()
-        with running(script, place) as child:
-            connection, _ = listener.accept()
-            with closing(connection), closing(HostProcess.peer_of(connection)) as process:
-                assert not process.has_ended()
-                os.kill(child.pid, signal.SIGKILL)
-                assert process.has_ended(PATIENCE)
-                connection.setblocking(False)
-                with pytest.raises(BlockingIOError):  # The connection has not ended: the child still has it.
-                    connection.recv(1)
+        with running(script, listener.getsockname()) as process, closing(listener.accept()[0]) as connection:
+            with closing(HostProcess.peer_of(connection)) as peer:
+                assert not peer.has_ended()
+                process.kill()
+                assert peer.has_ended(PATIENCE)
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):  # The connection has not ended: the child still has it.
+                connection.recv(1)
