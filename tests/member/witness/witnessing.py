@@ -78,11 +78,17 @@ class WitnessedProcess(Closing):
 
 
 class Witnessing(LedgerRecords):
-    def __init__(self, folder: Path, *flags: str, ledger: str = "") -> None:
+    def __init__(self, folder: Path, *flags: str, ledger: str = "", lease: float = LEASE) -> None:
         super().__init__(ledger or f"sqlite://{folder}/ledger.db")
         self._stack = ExitStack()
-        self.agent = self._stack.enter_context(AgentProcess("agent", folder, *flags, lease=LEASE, ledger=self.address))
+        self.agent = self._stack.enter_context(AgentProcess("agent", folder, *flags, lease=lease, ledger=self.address))
         self._stack.callback(super().close)
+
+    @property
+    def pid(self) -> int:
+        """The agent's."""
+        assert self.agent._process is not None
+        return self.agent._process.pid
 
     def start(self, script: str = WAITS, *, joined: bool = True) -> WitnessedProcess:
         process = self._stack.enter_context(WitnessedProcess(self.address, self.agent.address, script))
