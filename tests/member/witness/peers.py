@@ -24,15 +24,15 @@ from typing import Any
 
 from neli_router.core.clock import host_clock
 from neli_router.core.closing import Closing
-from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import LedgerUnavailable
 from neli_router.member.witness import locks
 from neli_router.member.witness.locks import PEERS, PeerWitness
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
-from neli_router.protocols.induction.records import Certify, Genesis, Join, Leave, decode, encode
+from neli_router.protocols.induction.records import Certify, Join, Leave, decode, encode
 from tests.member.witness.records_of import LedgerRecords
 from tests.support.processes.forked import state_of
+from tests.support.records import genesis
 from tests.support.waiting import until
 
 __all__ = ["Nursery", "Peer", "Peers"]
@@ -96,10 +96,7 @@ class Nursery(Closing):
     def close(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._process.communicate()
 
 
 class Peers(LedgerRecords):
@@ -109,26 +106,17 @@ class Peers(LedgerRecords):
         self.path, self._nursery = folder / "ledger.db", nursery
         SqliteLedger(self.path).close()
         super().__init__(f"sqlite://{self.path}")
+        self.turn = locks.TURN
+        """How many seconds each peer leaves each other one to write."""
         self._born = 0
         self._all: list[Peer] = []
-        layout = Layout(slots=16, partitions=4)
-        self.append(
-            Genesis(by="x", layout=layout, lease=LEASE, guarantee="exclusive", base=1, version=FOLD_VERSIONS[1])
-        )
+        self.append(genesis("x", lease=LEASE, version=FOLD_VERSIONS[1]))
 
-    def start(
-        self,
-        *,
-        lives: int = 1,
-        then: str = "",
-        nursery: Nursery | None = None,
-        joined: bool = True,
-        turn: float = locks.TURN,
-    ) -> Peer:
-        """A process with that many lives, which runs `then` at SIGUSR1, and leaves each other peer `turn` seconds."""
+    def start(self, *, lives: int = 1, then: str = "", nursery: Nursery | None = None, joined: bool = True) -> Peer:
+        """A process with that many lives, which runs `then` at SIGUSR1."""
         names = [sha256(f"{self._born + place}".encode()).hexdigest()[:12] for place in range(lives)]
         self._born += lives
-        said = (nursery or self._nursery).order(path=str(self.path), lives=names, then=then, turn=turn)
+        said = (nursery or self._nursery).order(path=str(self.path), lives=names, then=then, turn=self.turn)
         assert "ready" == said[1], said
         peer = Peer(int(said[0]), names)
         self._all.append(peer)

@@ -15,7 +15,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,7 +34,7 @@ from neli_router.member.witness.child_program import LENT_MAX, SharedPage, certi
 from neli_router.protocols.induction.records import Certify, Expire, Join, Leave
 from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of, pages_of
 from tests.support.processes.forked import Program, lives
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 pytestmark = [
     pytest.mark.process,
@@ -55,9 +55,11 @@ def ready(*said):
     print("ready", *said, flush=True)
     sys.stdin.readline()
 
-def await_seat(member):
+def seated(config):
+    member = Member(config)
     while member.incarnation not in member.state.seats:
         time.sleep(0.01)
+    return member
 
 logging.basicConfig()
 options = {"name": "alpha", "layout": Layout(partitions=4), "witness": "child", **eval(sys.argv[2])}
@@ -65,8 +67,7 @@ config = Config.of({"ledger": sys.argv[1], **options})
 """
 
 PLAIN = """
-with Member(config) as member:
-    await_seat(member)
+with seated(config) as member:
     ready()
 """
 
@@ -74,9 +75,16 @@ with Member(config) as member:
 class Watched(LedgerRecords):
     """A member's program once it is ready, its child, and its ledger."""
 
-    def __init__(self, process: Program, ledger: str, log: Path, said: str) -> None:
-        super().__init__(ledger)
-        self.process, self.pid, self.said, self._log = process, process.pid, said, log
+    def __init__(self, folder: Path, story: str, *, ledger: str = "", **options: object) -> None:
+        super().__init__(ledger or f"sqlite:{folder}/ledger.db")
+        code, given, self._log = PREAMBLE + textwrap.dedent(story), repr({"lease": LONG, **options}), folder / "log"
+        self.process = Program(code, self.address, given, folder=folder, log=self._log, own_group=True)
+        self.pid = self.process.pid
+        said = self.process.stdout.readline().split()
+        if said[:1] != ["ready"]:
+            self.process.kill()
+            pytest.fail(self.log)
+        self.said = said[-1]
 
     @property
     def child(self) -> int:
@@ -86,10 +94,11 @@ class Watched(LedgerRecords):
     def log(self) -> str:
         return self._log.read_text()
 
-    def go_on(self) -> None:
-        """The program waits for a line after it has reported that it is ready."""
+    def go_on(self, expected: str = "ready") -> None:
+        """Send the line that the program waits for when it is ready, and wait for its next word."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
+        assert [expected] == self.process.stdout.readline().split()
 
     def kill(self, *, group: bool = False) -> None:
         (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
@@ -103,28 +112,17 @@ class Watched(LedgerRecords):
         found = self.first_certificate()
         assert ("witness of alpha", self.incarnation) == (found.by, found.incarnation)
 
-
-@contextmanager
-def program(folder: Path, story: str, *, ledger: str = "", **options: object) -> Iterator[Watched]:
-    folder.mkdir(exist_ok=True)
-    ledger, log = ledger or f"sqlite:{folder}/ledger.db", folder / "log"
-    code, given = PREAMBLE + textwrap.dedent(story), repr({"lease": LONG, **options})
-    process = Program(code, ledger, given, folder=folder, log=log, own_group=True)
-    try:
-        word, *said = process.stdout.readline().split() or ["nothing"]
-        assert "ready" == word, log.read_text()
-        with Watched(process, ledger, log, *(said or [""])) as found:
-            yield found
-    finally:
-        for pid in (process.pid, *children(process.pid)):
+    def close(self) -> None:
+        for pid in (self.pid, *children(self.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.close()
+        self.process.close()
+        super().close()
 
 
 def test_a_member_that_is_killed_with_its_process_group_is_certified_long_before_its_lease_ends(tmp_path: Path) -> None:
     """The child ignores signals from a terminal or a service manager, and does not show the ledger's address."""
-    with program(tmp_path, PLAIN) as member:
+    with Watched(tmp_path, PLAIN) as member:
         child = member.child
         assert "child" == member.of(Join)[0].witness
         assert b"ledger.db" not in command_of(child) + Path(f"/proc/{child}/environ").read_bytes()
@@ -145,12 +143,10 @@ def _ignored(pid: int) -> set[int]:
 @pytest.mark.parametrize(
     "server", [pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("redis", marks=pytest.mark.redis)]
 )
-def test_it_tells_the_death_on_a_server_without_an_agent_and_connects_in_advance(
-    server: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """On a busy host, an import and a connection take longer than the rest of the lease."""
+def test_it_reports_a_death_to_a_server(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """It connects in advance: on a busy host, an import and a connection take longer than the rest of the lease."""
     ledger = f"{server}://{request.getfixturevalue(server).removeprefix('redis://')}/{uuid4().hex}"
-    with program(tmp_path, PLAIN, ledger=ledger, accept_rewinds=True, witness="child") as member:
+    with Watched(tmp_path, PLAIN, ledger=ledger, accept_rewinds=True) as member:
         assert "child" == member.of(Join)[0].witness
         child = member.child
         until(lambda: sum("socket:" in path for path in _open_files(child)) > 1)  # One is the line to its member.
@@ -160,8 +156,7 @@ def test_it_tells_the_death_on_a_server_without_an_agent_and_connects_in_advance
 
 def test_a_program_that_waits_for_all_of_its_children_does_not_wait_for_it(tmp_path: Path) -> None:
     story = """
-    with Member(config) as member:
-        await_seat(member)
+    with seated(config) as member:
         ready()
         try:
             while True:
@@ -169,26 +164,22 @@ def test_a_program_that_waits_for_all_of_its_children_does_not_wait_for_it(tmp_p
         except ChildProcessError:
             ready()
     """
-    with program(tmp_path, story) as member:
+    with Watched(tmp_path, story) as member:
         assert lives(member.child)
         member.go_on()
-        assert "ready\n" == member.process.stdout.readline()
 
 
 def test_members_of_one_process_share_a_child_which_forgets_those_that_leave(tmp_path: Path) -> None:
     story = """
-    with Member(config) as member:
-        with Member(Config.of({"ledger": sys.argv[1], **options, "name": "beta"})) as beta:
-            await_seat(member)
-            await_seat(beta)
+    with seated(config):
+        with seated(Config.of({"ledger": sys.argv[1], **options, "name": "beta"})):
             ready()
         ready()
     """
-    with program(tmp_path, story, lease=0.5) as member:  # A newcomer waits for a lease before it joins.
+    with Watched(tmp_path, story, lease=0.5) as member:  # A newcomer waits for a lease before it joins.
         child = member.child
         until(lambda: 2 == len(pages_of(child)))
         member.go_on()
-        assert "ready\n" == member.process.stdout.readline()
         assert member.of(Leave)
         member.kill()
         until(lambda: not lives(child))
@@ -198,9 +189,8 @@ def test_members_of_one_process_share_a_child_which_forgets_those_that_leave(tmp
 
 
 def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_path: Path) -> None:
-    address = f"sqlite:{tmp_path}/ledger.db"
-    config = Config(address, name="beta", lease=1.0, layout=Layout(partitions=4))
-    with program(tmp_path, PLAIN, lease=1.0) as member, Member(config) as beta:
+    config = Config(f"sqlite:{tmp_path}/ledger.db", name="beta", lease=1.0, layout=Layout(partitions=4))
+    with Watched(tmp_path, PLAIN, lease=1.0) as member, Member(config) as beta:
         until(lambda: beta.incarnation in beta.state.seats)
         child = member.child
         os.kill(member.pid, signal.SIGSTOP)  # Otherwise it might start another child before it is killed.
@@ -212,24 +202,23 @@ def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_p
 
 
 def test_a_certificate_makes_no_ledger_and_may_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"sqlite:{tmp_path}/ledger.db"
-    assert not certify(address, ["00000000000000a0000"], by="witness of alpha", patience=1.0)
+    assert not certify(f"sqlite:{tmp_path}/ledger.db", ["0" * 16], by="witness of alpha", patience=1.0)
     assert [] == list(tmp_path.iterdir())
     monkeypatch.setattr(MemoryLedger, "acknowledged", lambda _: [])
     assert child_program._said(MemoryLedger(MemoryLog()), [b"one", b"two"])
 
 
 def test_a_member_that_leaves_in_good_order_takes_its_child_along_and_nobody_certifies_it(tmp_path: Path) -> None:
-    with program(tmp_path, PLAIN) as member:
+    with Watched(tmp_path, f"{PLAIN}print('left')") as member:
         child = member.child
-        member.go_on()
+        member.go_on("left")
         assert 0 == member.process.wait(PATIENCE)
         until(lambda: not lives(child))
         assert (1, 0) == (len(member.of(Leave)), len(member.of(Certify)))
 
 
 def test_a_member_whose_child_was_killed_says_so_and_gets_another(tmp_path: Path) -> None:
-    with program(tmp_path, PLAIN, lease=20.0) as member:
+    with Watched(tmp_path, PLAIN, lease=20.0) as member:
         first = member.child
         os.kill(first, signal.SIGKILL)
         until(lambda: first != member.child)
@@ -240,34 +229,29 @@ def test_a_member_whose_child_was_killed_says_so_and_gets_another(tmp_path: Path
 
 def test_a_child_of_the_member_that_lives_on_with_all_its_descriptors_hides_no_death(tmp_path: Path) -> None:
     story = """
-    with Member(config) as member:
-        await_seat(member)
+    with seated(config) as member:
         fork = os.fork()
         while fork == 0:
             time.sleep(1)
         ready(fork)
     """
-    with program(tmp_path, story) as member:
-        fork = int(member.said)
+    with Watched(tmp_path, story) as member:
         assert lives(member.child)
         member.kill()
         member.require_certificate()
-        assert lives(fork)
-        os.kill(fork, signal.SIGKILL)
+        assert lives(int(member.said))
+        os.kill(int(member.said), signal.SIGKILL)
 
 
 def test_a_member_that_became_another_program_is_not_certified_before_that_has_ended(tmp_path: Path) -> None:
     story = """
-    member = Member(config)
-    await_seat(member)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    member = seated(config)
+    ready()
     os.execv("/bin/sh", ["sh", "-c", "echo become; read line"])
     """
-    with program(tmp_path, story) as member:
+    with Watched(tmp_path, story) as member:
         assert member.child  # If a program becomes another one before, nothing watches it.
-        member.go_on()
-        assert "become\n" == member.process.stdout.readline()
+        member.go_on("become")
         assert [] == member.of(Certify)
         member.kill()
         member.require_certificate()
@@ -275,26 +259,24 @@ def test_a_member_that_became_another_program_is_not_certified_before_that_has_e
 
 def test_a_death_is_told_only_when_the_last_lease_that_was_lent_has_ended(tmp_path: Path) -> None:
     story = """
-    with Member(config) as member:
-        await_seat(member)
+    with seated(config) as member:
         until = host_clock() + 4.0
         member.pledge(1.0)
         member.pledge(4.0)
         member.pledge(0.5)
         ready(until)
     """
-    with program(tmp_path, story) as member:
-        until_then = float(member.said)
+    with Watched(tmp_path, story) as member:
         assert lives(member.child)
         member.kill()
         told = member.of(Certify)
-        assert [] == told or host_clock() >= until_then  # On a busy machine, this check may be late.
+        assert [] == told or host_clock() >= float(member.said)  # On a busy machine, this check may be late.
         member.first_certificate()
-        assert host_clock() >= until_then
+        assert host_clock() >= float(member.said)
 
 
 def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: Path) -> None:
-    with program(tmp_path, PLAIN) as member:
+    with Watched(tmp_path, PLAIN) as member:
         child = member.child
         with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -324,14 +306,11 @@ def test_a_fork_waits_for_the_start_of_a_child(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(child, "_child", child._Child())
     monkeypatch.setattr("subprocess.Popen", start)
-    with closing(SharedPage.of("{}")) as page:
-        starting = threading.Thread(target=child._child.look, args=(page, 0.0))
-        starting.start()
+    with closing(SharedPage.of("{}")) as page, beside(lambda: child._child.look(page, 0.0)):
         assert begun.wait(PATIENCE)
         threading.Timer(0.2, done.set).start()
         if (fork := os.fork()) == 0:
             os._exit(not done.is_set())
-        starting.join(PATIENCE)
     assert 0 == os.waitpid(fork, 0)[1]
 
 
@@ -352,10 +331,9 @@ def test_the_page_keeps_the_last_two_incarnations_and_the_latest_pledge() -> Non
         for number in range(3):
             page.begin(f"{'0' * 12}{number:04x}")
         page.until = 7.25
-        twin = SharedPage(os.dup(page.descriptor))
-        assert (("0000000000000002", "0000000000000001"), 7.25) == (twin.incarnations, twin.until)
-        assert {"said": "of the end"} == json.loads(twin.text)
-        twin.close()
+        with closing(SharedPage(os.dup(page.descriptor))) as twin:
+            assert (("0000000000000002", "0000000000000001"), 7.25) == (twin.incarnations, twin.until)
+            assert {"said": "of the end"} == json.loads(twin.text)
 
 
 def test_the_page_keeps_what_is_lent_to_known_processes_and_reuses_what_is_over() -> None:
@@ -379,30 +357,26 @@ def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_end
         import subprocess
         from neli_router.hosts.process import ProcessMark
         others = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
-        with Member(config) as member:
-            await_seat(member)
+        with seated(config) as member:
             for lent in (others[:2], others[2:]):
                 member.pledge({LONG}, processes=[ProcessMark.of(other.pid) for other in lent])
             others[2].kill()
             others[2].wait()
             ready(",".join(str(other.pid) for other in others[:2]))
     """
-    with program(tmp_path, story) as member:
-        others = [int(pid) for pid in member.said.split(",")]
+    with Watched(tmp_path, story) as member:
         child = member.child
         member.kill()
-        os.kill(others[0], signal.SIGKILL)
-        # By now it waits for the other process.
-        until(lambda: sum("pidfd" in path for path in _open_files(child)) > 1)
+        first, last = map(int, member.said.split(","))
+        os.kill(first, signal.SIGKILL)
+        until(lambda: sum("pidfd" in path for path in _open_files(child)) > 1, "that it waits for the last one")
         assert [] == member.of(Certify)
-        os.kill(others[1], signal.SIGKILL)
+        os.kill(last, signal.SIGKILL)
         member.first_certificate()
 
 
 @pytest.mark.parametrize("witness", ["auto", "agent"])
-def test_a_pledge_of_no_lease_there_can_be_or_that_a_witness_would_not_keep_is_refused(
-    witness: str, tmp_path: Path
-) -> None:
+def test_a_pledge_that_no_witness_would_keep_is_refused(witness: str, tmp_path: Path) -> None:
     with Member(Config(f"sqlite:{tmp_path}/ledger.db", protocol=Induction(witness=witness))) as member:
         for seconds in (-1.0, math.nan, math.inf, 3601.0):
             with pytest.raises(ConfigError, match="a pledge is of 0 to 3600 seconds"):

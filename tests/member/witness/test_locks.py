@@ -3,11 +3,10 @@
 import fcntl
 import os
 import shutil
-import signal
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from tests.support.records import founded
 from tests.support.waiting import PATIENCE, until
 
 LIFE, OTHER = "0123456789ab", "ba9876543210"
+WITH_OTHER = founded(Join(by=f"{OTHER}0000", name="other", versions=(2, 2), at=1, witness=PEERS))
 
 LONG_TURN = 4 * PATIENCE
 """If only one peer should write, the others must leave it more time than it needs, even on a busy machine."""
@@ -60,7 +60,8 @@ def descriptors(folder: Path) -> int:
 
 
 def test_a_killed_process_is_certified_once_by_the_member_that_joined_before_it(peers: Peers) -> None:
-    first, second, third = (peers.start(turn=LONG_TURN) for _ in range(3))
+    peers.turn = LONG_TURN
+    first, second, third = (peers.start() for _ in range(3))
     peers.await_watch()
     third.kill()
     peers.await_end(third)
@@ -119,16 +120,6 @@ def test_of_two_members_in_one_process_one_closes_and_the_other_is_still_found(p
     assert [other.incarnation] == list(peers.read().seats)
 
 
-def test_a_child_that_lives_on_does_not_hide_the_death_of_its_parent(peers: Peers) -> None:
-    parent = peers.start(then="os.fork() or (say('forked'), __import__('time').sleep(600))")
-    other = peers.start()
-    peers.await_watch()
-    assert "forked" == peers.let_do(parent)
-    parent.kill()
-    peers.await_end(parent)
-    assert [(other.incarnation, parent.incarnation)] == peers.certificates
-
-
 FORKS = """
 child = os.fork()
 if child == 0:
@@ -136,22 +127,26 @@ if child == 0:
         witness.close()  # They are the parent's, and so nothing happens.
     own = SqliteLedger(str(ledger.path), create=False)
     PeerWitness(own, lives[0][::-1]).close()
-    say("had-its-own")
     os._exit(0)
-os.waitpid(child, 0)
+_, status = os.waitpid(child, 0)
+if os.fork() == 0:
+    say(f"{status}")
+    __import__("time").sleep(600)
 """
 
 
-def test_a_child_that_joins_and_leaves_takes_no_lock_from_its_parent(peers: Peers) -> None:
+def test_a_child_takes_no_lock_from_its_parent_and_does_not_hide_its_death(peers: Peers) -> None:
+    """One child joins and leaves. The other one lives on."""
     parent, other = peers.start(then=FORKS), peers.start()
     peers.await_watch()
-    assert "had-its-own" == peers.let_do(parent)
+    assert "0" == peers.let_do(parent)
     other.kill()
     peers.await_end(other)  # The parent still notices it.
     newcomer = peers.start()
     peers.await_watch(by=[newcomer], of=[parent])
     parent.kill()
     peers.await_end(parent)
+    assert (newcomer.incarnation, parent.incarnation) == peers.certificates[-1]
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -180,25 +175,25 @@ def test_locks_that_the_program_itself_closed_by_accident_are_taken_again(peers:
 
 
 def test_a_program_that_locks_the_whole_file_is_not_taken_for_a_member(tmp_path: Path) -> None:
-    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, ExitStack() as stack:
-        mine = LifeLocks.hold(ledger.members_path, ledger.path, LIFE)
-        stack.callback(mine.let_go, LIFE)
-        # Starting at the byte after ours, because ours is taken.
-        script = f"""
-import fcntl
-file = open({str(ledger.members_path)!r}, "r+")
+    # Starting at the byte after ours, because ours is taken.
+    script = f"""
+import fcntl, sys
+file = open(sys.argv[1], "r+")
 fcntl.lockf(file, fcntl.LOCK_EX, 0, {int(LIFE, 16) + 1})
 print("ready", flush=True)
 input()
 """
-        child = stack.enter_context(Program(script, folder=tmp_path))
-        assert "ready\n" == child.stdout.readline()
-        with open(ledger.members_path) as file, pytest.raises(BlockingIOError):  # noqa: PTH123 - ours is gone with it.
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, int(OTHER, 16))
-        assert mine.holder(OTHER) is None
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
+        mine = LifeLocks.hold(ledger.members_path, ledger.path, LIFE)
+        with Program(script, str(ledger.members_path), folder=tmp_path) as child:
+            assert "ready\n" == child.stdout.readline()
+            with open(ledger.members_path) as file, pytest.raises(BlockingIOError):  # noqa: PTH123 - ours is gone too.
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, int(OTHER, 16))
+            assert mine.holder(OTHER) is None
+        mine.let_go(LIFE)
 
 
-def test_the_file_is_for_those_who_may_write_the_ledger(tmp_path: Path) -> None:
+def test_the_file_of_locks_is_for_those_who_may_write_the_ledger_and_is_deleted_with_it(tmp_path: Path) -> None:
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
         ledger.path.chmod(0o664)
         if os.geteuid() == 0:
@@ -211,6 +206,9 @@ def test_the_file_is_for_those_who_may_write_the_ledger(tmp_path: Path) -> None:
         told, like = ledger.members_path.stat(), ledger.path.stat()
         assert (0o664, like.st_uid, like.st_gid) == (stat.S_IMODE(told.st_mode), told.st_uid, told.st_gid)
         assert 0 == told.st_size
+        assert ledger.members_path.exists()
+    locks_and_all = {str(path) for path in tmp_path.iterdir()}
+    assert locks_and_all == set(delete_file(tmp_path / "ledger.db"))
 
 
 LOCKING = """
@@ -238,7 +236,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as 
         (0, 0o664, False),
     ],
 )
-def test_a_file_of_locks_that_a_stranger_made_or_may_open_is_refused(
+def test_a_strangers_file_of_locks_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, *, is_taken: bool
 ) -> None:
     """He would lock the lives of others and end, and a newcomer would certify members that live."""
@@ -266,22 +264,19 @@ def test_a_file_of_locks_that_a_stranger_made_or_may_open_is_refused(
 @pytest.mark.parametrize("groups", [["65534"], ["65534", "4321"], ["4321"]])
 def test_the_lock_of_a_process_that_may_not_write_the_ledger_is_ignored(tmp_path: Path, groups: list[str]) -> None:
     """However it came by the file: its end says nothing about a member."""
-    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(2, 2), at=1, witness=PEERS))
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, closing(PeerWitness(ledger, LIFE)) as witness:
         os.chown(ledger.path, 0, 4321)
         ledger.path.chmod(0o660)
         with Program(LOCKING, str(ledger.members_path), f"{int(OTHER, 16)}", *groups, folder=tmp_path) as liar:
             assert "locked\n" == liar.stdout.readline()
-            assert [] == witness.look(state, f"{LIFE}0000", 0.0)
-            os.kill(liar.pid, signal.SIGKILL)
+            assert [] == witness.look(WITH_OTHER, f"{LIFE}0000", 0.0)
+            liar.kill()
             liar.wait()
-            found = witness.look(state, f"{LIFE}0000", 1000.0)
+            found = witness.look(WITH_OTHER, f"{LIFE}0000", 1000.0)
         assert ("4321" in groups) == (found == [Certify(by=f"{LIFE}0000", incarnation=f"{OTHER}0000")])
 
 
-def test_where_another_machine_may_have_the_locks_there_are_none_and_a_pipe_in_their_place_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_or_another_machines_file_holds_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
         before = descriptors(tmp_path)
         os.mkfifo(ledger.members_path)
@@ -295,24 +290,13 @@ def test_where_another_machine_may_have_the_locks_there_are_none_and_a_pipe_in_t
         del caught  # Until now, it had all that the witness had.
 
 
-def test_a_ledger_is_deleted_with_the_file_of_its_locks(tmp_path: Path) -> None:
-    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
-        PeerWitness(ledger, LIFE).close()
-        assert ledger.members_path.exists()
-    locks_and_all = {str(path) for path in tmp_path.iterdir()}
-    assert locks_and_all == set(delete_file(tmp_path / "ledger.db"))
-
-
-def test_a_number_that_another_process_may_have_got_by_now_is_not_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_that_was_given_again_is_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder of the lock was gone before its pidfd was opened."""
     numbers = iter([os.getppid(), None])
     monkeypatch.setattr(LifeLocks, "holder", lambda *_: next(numbers))
-    state = founded(Join(by=f"{OTHER}0000", name="other", versions=(2, 2), at=1, witness=PEERS))
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger, closing(PeerWitness(ledger, LIFE)) as witness:
         before = descriptors(tmp_path)
-        assert [] == witness.look(state, f"{LIFE}0000", 0.0)
+        assert [] == witness.look(WITH_OTHER, f"{LIFE}0000", 0.0)
         assert before == descriptors(tmp_path)
 
 
@@ -361,14 +345,12 @@ def test_however_many_members_there_are_one_watches_a_bounded_number(peers: Peer
     ("kind", "asked", "found"),
     [("sqlite", "auto", PEERS), ("sqlite", "none", ""), ("sqlite", "agent", ""), ("memory", "auto", "")],
 )
-def test_on_the_embedded_ledger_the_members_are_witnesses_if_nothing_else_is_asked_for(
+def test_members_of_an_embedded_ledger_are_witnesses_by_default(
     kind: str, asked: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NELI_AGENT", f"{tmp_path}/no-agent.sock")
-    config = Config(
-        f"sqlite://{tmp_path}/ledger.db" if kind == "sqlite" else "memory://test-locks",
-        protocol=Induction(witness=asked),
-    )
+    ledger_address = f"sqlite://{tmp_path}/ledger.db" if kind == "sqlite" else "memory://test-locks"
+    config = Config(ledger_address, protocol=Induction(witness=asked))
     with closing(open_ledger(config.ledger, create=True, patience=60.0)) as ledger:
         chosen = THREADS.witness(config, "worker", OwnLife("0" * 32), ledger, lambda _: None)
         assert found == chosen.name

@@ -16,6 +16,7 @@ from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
 from neli_router.core.clock import host_clock
+from neli_router.core.closing import Closing
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import ConfigError, LedgerUnavailable
@@ -38,7 +39,7 @@ def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield agent
 
 
-class Asking:
+class Asking(Closing):
     """A registration with its answer, if one comes within `patience` seconds, and the notices that it reported."""
 
     def __init__(
@@ -46,11 +47,8 @@ class Asking:
     ) -> None:
         self.notices: list[Notice] = []
         self.life = OwnLife(secret) if secret else OwnLife.begin(Random(os.urandom(16)))
-        environment = {"NELI_AGENT": place}
-        self.registration = Registration(
-            config, "m", self.life, self.notices.append, wanted=wanted, environment=environment
-        )
-        self.close = self.registration.close
+        tell, environment = self.notices.append, {"NELI_AGENT": place}
+        self.registration = Registration(config, "m", self.life, tell, wanted=wanted, environment=environment)
         self.registration.await_answer(patience)  # On a busy machine, an answer takes longer than a start may wait.
 
     @property
@@ -65,6 +63,9 @@ class Asking:
     def why(self) -> str:
         return str(self.notices[-1].fields["why"])
 
+    def close(self) -> None:
+        self.registration.close()
+
     def look(self, now: float = inf) -> None:
         assert () == self.registration.look(State(), self.life.name + "0000", now)
 
@@ -76,14 +77,6 @@ class Asking:
         until(lambda: not self.is_found() and self.told, "a refusal")
 
 
-def place_of(agent: Running) -> str:
-    return agent.options.socket
-
-
-def config_of(agent: Running) -> Config:
-    return agent.agent.config
-
-
 def witnessed(agent: Running) -> float:
     with agent.client() as client:
         text = client.get("/metrics").text
@@ -92,7 +85,7 @@ def witnessed(agent: Running) -> float:
 
 def test_the_agent_witnesses_a_member_that_asks_and_looks_at_its_connection_from_time_to_time(agent: Running) -> None:
     """Between two looks at the connection, a step costs one comparison: here it is closed behind the member's back."""
-    with closing(Asking(config_of(agent), place_of(agent))) as asking:
+    with Asking(agent.agent.config, agent.options.socket) as asking:
         assert (AGENT, []) == (asking.name, asking.told)
         asking.look()
         asking.registration._link.close()  # type: ignore[union-attr]
@@ -145,46 +138,36 @@ def test_a_member_asks_for_a_witness_once_however_often_it_tries_to_read_its_led
 
 def test_where_there_is_no_agent_only_a_member_that_wants_it_says_so_and_only_once(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "none.sock")
-    with closing(Asking(configured(tmp_path), nowhere)) as wanted:
+    with Asking(configured(tmp_path), nowhere) as wanted:
         for _ in range(3):
             wanted.look()
         assert ("", ["witness.missing"]) == (wanted.name, wanted.told)
         assert "the system refused to connect: No such file or directory" == wanted.why
-    with closing(Asking(configured(tmp_path), nowhere, wanted=False)) as perhaps:
+    with Asking(configured(tmp_path), nowhere, wanted=False) as perhaps:
         perhaps.look()
         assert ("", []) == (perhaps.name, perhaps.told)
 
 
 def test_an_agent_that_comes_later_or_is_started_again_is_found(tmp_path: Path) -> None:
     options, config = AgentOptions(socket=str(tmp_path / "agent.sock")), configured(tmp_path, AGENT)
-    with closing(Asking(config, options.socket)) as asking:
-        with running(config, options) as agent:
-            until(asking.is_found, "a witness")
-            assert 1 == witnessed(agent)
-        until(lambda: not asking.is_found(), "the end of the agent")
-        with running(config, options) as agent:
-            until(asking.is_found, "another witness")
-            assert 1 == witnessed(agent)
-        assert ["witness.missing", "witness.found"] * 2 == asking.told
+    with Asking(config, options.socket) as asking:
+        for _ in range(2):
+            with running(config, options) as agent:
+                until(asking.is_found, "a witness")
+                assert 1 == witnessed(agent)
+            until(lambda: not asking.is_found(), "the end of the agent")
+        assert ["witness.missing", *["witness.found", "witness.missing"] * 2] == asking.told
 
 
 def test_an_agent_of_another_ledger_refuses_and_says_which_is_its(agent: Running, tmp_path: Path) -> None:
-    with closing(Asking(configured(tmp_path), place_of(agent))) as asking:
+    ours, its = configured(tmp_path), agent.agent.config
+    with Asking(ours, agent.options.socket) as asking:
         assert ("", ["witness.missing"]) == (asking.name, asking.told)
-        its = config_of(agent).ledger
-        ours = f"sqlite://{tmp_path}/ledger.db"
-        assert f"it refused: this agent's group is {its}, and the member's is {ours}" == asking.why
-
-
-def test_a_program_that_passes_bytes_on_is_not_taken_for_the_member(agent: Running, tmp_path: Path) -> None:
-    """The member would be certified when that program ends."""
-    between = tmp_path / "between.sock"
-    with passing_on(between, place_of(agent)), closing(Asking(config_of(agent), str(between))) as asking:
-        asking.await_refusal()
-        assert asking.why.startswith("it refused: another program made this connection and passes bytes on")
+        assert f"it refused: this agent's group is {its.ledger}, and the member's is {ours.ledger}" == asking.why
 
 
 def test_a_life_is_registered_by_a_connection_of_its_own_alone(agent: Running) -> None:
+    """A program that passes a member's bytes on has another connection. The member would be certified with its end."""
     with agent.client() as client, agent.stranger(headers={"authorization": f"Bearer {TOKEN}"}) as stranger:
         for one in (client, stranger):
             answer = one.post("/v1/witness", json=asked_of(agent))
@@ -198,7 +181,7 @@ def test_a_life_is_registered_by_a_connection_of_its_own_alone(agent: Running) -
 
 
 def asked_of(agent: Running, **different: Any) -> dict[str, Any]:
-    return {"ledger": config_of(agent).public_ledger, "member": "m", "secret": 32 * "a"} | different
+    return {"ledger": agent.agent.config.public_ledger, "member": "m", "secret": 32 * "a"} | different
 
 
 def test_a_request_that_is_none_is_refused_and_its_secret_not_repeated(agent: Running) -> None:
@@ -224,26 +207,24 @@ def test_a_request_that_is_none_is_refused_and_its_secret_not_repeated(agent: Ru
 def test_a_life_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neli_router.agent.server.server.LIVES_MAX", 1)
     options, config = AgentOptions(socket=str(tmp_path / "agent.sock")), configured(tmp_path, AGENT)
-    with running(config, options), closing(Asking(config, options.socket)) as first:
+    with running(config, options), Asking(config, options.socket) as first:
         assert AGENT == first.name
-        with closing(Asking(config, options.socket)) as second:
+        with Asking(config, options.socket) as second:
             second.await_refusal()
             assert "it refused: 1 are registered" == second.why
 
 
 def test_one_process_that_comes_again_and_again_is_watched_all_the_same(agent: Running) -> None:
     for _ in range(4):
-        with closing(Asking(config_of(agent), place_of(agent), secret=32 * "b")) as asking:
+        with Asking(agent.agent.config, agent.options.socket, secret=32 * "b") as asking:
             assert AGENT == asking.name
-    with closing(Asking(config_of(agent), place_of(agent), secret=32 * "b")) as asking:
+    with Asking(agent.agent.config, agent.options.socket, secret=32 * "b") as asking:
         asking.await_refusal()
         assert "it refused: it was registered 4 times, and is watched" == asking.why
         assert 1 <= witnessed(agent)
 
 
-def test_a_life_without_a_connection_and_without_a_seat_is_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_life_without_connection_and_seat_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neli_router.agent.server.lives.UNCONNECTED_MAX", 0.1)
     options, config = AgentOptions(socket=str(tmp_path / "agent.sock")), configured(tmp_path, AGENT)
     with running(config, options) as agent:
@@ -255,7 +236,7 @@ def test_a_life_without_a_connection_and_without_a_seat_is_forgotten(
 @contextmanager
 def listening(place: Path, backlog: int = 8) -> Iterator[socket.socket]:
     """Something other than an agent, where an agent should be."""
-    with closing(socket.socket(socket.AF_UNIX)) as listener:
+    with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))
         listener.listen(backlog)
         yield listener
@@ -264,13 +245,13 @@ def listening(place: Path, backlog: int = 8) -> Iterator[socket.socket]:
 def test_an_agent_that_hangs_or_takes_no_connection_does_not_hold_up_a_start(tmp_path: Path) -> None:
     silent, full = tmp_path / "silent.sock", tmp_path / "full.sock"
     began = host_clock()
-    with listening(silent), closing(Asking(configured(tmp_path), str(silent), patience=0.0)) as asking:
+    with listening(silent), Asking(configured(tmp_path), str(silent), patience=0.0) as asking:
         assert ("", [], True) == (asking.name, asking.told, host_clock() >= began + ANSWER_MAX)  # And keeps trying.
         asking.look()
         assert "it took the connection and gave no answer" == asking.why
     with listening(full, 0), closing(socket.socket(socket.AF_UNIX)) as other:
         other.connect(str(full))  # Now its queue is full.
-        with closing(Asking(configured(tmp_path), str(full))) as asking:
+        with Asking(configured(tmp_path), str(full)) as asking:
             assert "the system refused to connect: Resource temporarily unavailable" == asking.why
 
 
@@ -284,13 +265,13 @@ def test_what_is_no_agent_is_not_taken_for_one(tmp_path: Path, said: bytes) -> N
                 connection.recv(1)
                 connection.sendall(said)
 
-        with beside(answer), closing(Asking(configured(tmp_path), str(tmp_path / "other.sock"))) as asking:
+        with beside(answer), Asking(configured(tmp_path), str(tmp_path / "other.sock")) as asking:
             asking.await_refusal()
             assert "" == asking.name
 
 
 def test_an_agent_at_a_port_is_no_witness(tmp_path: Path) -> None:
-    with closing(Asking(configured(tmp_path), "http://127.0.0.1:7635")) as asking:
+    with Asking(configured(tmp_path), "http://127.0.0.1:7635") as asking:
         assert "http://127.0.0.1:7635 is not a Unix socket, and only a Unix socket proves a process" == asking.why
         asking.look(1e12)
         assert ["witness.missing"] == asking.told
@@ -302,28 +283,11 @@ def test_another_users_socket_gets_no_secret(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with listening(place) as theirs:
         os.chown(place, 1234, -1)
-        with closing(Asking(configured(tmp_path), str(place))) as asking:
+        with Asking(configured(tmp_path), str(place)) as asking:
             assert "who can answer what they like" in asking.why
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             theirs.accept()
-
-
-@contextmanager
-def passing_on(place: Path, to: str) -> Iterator[None]:
-    """A program that takes one connection and forwards its bytes."""
-    with listening(place) as listener, closing(socket.socket(socket.AF_UNIX)) as theirs:
-        theirs.connect(to)
-
-        def pass_on() -> None:
-            ours, _ = listener.accept()
-            with closing(ours):
-                theirs.sendall(ours.recv(65536))
-                while said := theirs.recv(65536):  # An answer's head may come before its body.
-                    ours.sendall(said)
-
-        with beside(pass_on, end=lambda: theirs.shutdown(socket.SHUT_RDWR)):
-            yield
 
 
 def test_a_life_is_known_by_each_of_its_incarnations_and_shown_by_its_secret_alone() -> None:
