@@ -42,11 +42,8 @@ def _opened() -> Iterator[Open]:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
-def test_members_share_the_partitions_and_hand_them_over_under_higher_terms_when_a_slow_handler_has_returned(
-    config: Callable[..., Config], opened: Open, protocol: str
-) -> None:
-    told: list[Event] = []
-    revoked, done = threading.Event(), threading.Event()
+def test_a_slow_handler_delays_a_handover(config: Callable[..., Config], opened: Open, protocol: str) -> None:
+    revoked, done, told = threading.Event(), threading.Event(), list[Event]()
 
     def slow(event: Event) -> None:
         told.append(event)
@@ -81,10 +78,8 @@ def test_members_share_the_partitions_and_hand_them_over_under_higher_terms_when
 
 
 @pytest.mark.kafka
-def test_a_pulse_is_false_where_another_leads_until_that_one_closes_though_not_all_work_as_goneli_does(
-    config: Callable[..., Config], opened: Open
-) -> None:
-    """docs/protocols.md, step 3: processes move away from goNELI's style one by one."""
+def test_members_may_leave_gonelis_style_one_by_one(config: Callable[..., Config], opened: Open) -> None:
+    """docs/protocols.md, step 3. A pulse is false where another member leads, until that one closes."""
     given = f"{config('fast-neli').ledger}?partition.assignment.strategy=range,roundrobin&client.id="
     # A leader must not lose its session, no matter how busy the machine is. The assignors prefer the first identity in
     # order, which begins with this `client.id`.
@@ -99,27 +94,21 @@ def test_a_pulse_is_false_where_another_leads_until_that_one_closes_though_not_a
     assert second.led[0] > term
 
 
-def test_a_pulse_is_false_while_no_broker_answers_and_what_shows_a_whole_group_refuses_the_protocol() -> None:
+def test_a_member_without_a_broker_does_not_lead_and_says_what_its_protocol_cannot_know_or_do() -> None:
     config = Config("kafka://127.0.0.1:1/prices", protocol="fast-neli", layout=LAYOUT)
     with Member(config, timeout=0.2, wait=True) as member:
-        assert not member.pulse(0.2)
-        assert member.error is None
+        assert (False, None) == (member.pulse(0.2), member.error)
+        with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):
+            member.router.owner("customer-3")
+        operator = member.operator
+        for wish in (partial(operator.drain, "a"), partial(operator.pin, 0, "a"), partial(operator.load, {0: 1.0})):
+            with pytest.raises(BeyondProtocol, match="takes no wishes"):
+                wish()
     config = Config("kafka://127.0.0.1:1/jobs", protocol="neli")
     with pytest.raises(BeyondProtocol, match="no store of owners is named"):
         Router(config)
     with pytest.raises(BeyondProtocol, match="has none"):
         open_ledger(config.common_ledger, create=True, patience=1.0)
-
-
-@pytest.mark.kafka
-def test_a_member_says_what_its_protocol_cannot_know_or_do(config: Callable[..., Config], opened: Open) -> None:
-    member = opened(config("fast-neli"))
-    with pytest.raises(BeyondProtocol, match="knows only what it leads itself"):
-        member.router.owner("customer-3")
-    operator = member.operator
-    for wish in (partial(operator.drain, "a"), partial(operator.pin, 0, "a"), partial(operator.load, {0: 1.0})):
-        with pytest.raises(BeyondProtocol, match="takes no wishes"):
-            wish()
 
 
 @pytest.mark.parametrize(
@@ -131,14 +120,17 @@ def test_a_member_says_what_its_protocol_cannot_know_or_do(config: Callable[...,
         ("neli", {"layout": {"partitions": 256}}, 3.0, 614),
     ],
 )
-def test_a_lease_and_partitions_that_are_not_chosen_suit_the_protocol(
-    protocol: str, options: dict[str, Any], lease: float, rate: int
-) -> None:
+def test_a_lease_suits_the_protocol(protocol: str, options: dict[str, Any], lease: float, rate: int) -> None:
     config = Config.of({"ledger": "kafka://127.0.0.1:1/jobs", "protocol": protocol, **options})
     assert (lease, rate) == (config.lease, round(config.group_settings().messages_per_second))
-    chosen = Config("kafka://127.0.0.1:1/jobs", protocol=protocol), Config("memory://x"), Config("sqlite:x")
-    assert [16, 256, 256] == [each.layout.partitions for each in chosen]
-    assert 256 == Config("kafka://127.0.0.1:1/jobs", protocol=protocol, layout=Layout()).layout.partitions
+
+
+@pytest.mark.parametrize("protocol", ["neli", "fast-neli"])
+def test_a_borrowed_group_has_fewer_partitions_unless_they_are_chosen(protocol: str) -> None:
+    chosen = partial(Config, "kafka://127.0.0.1:1/jobs", protocol=protocol)
+    assert [16, 256, 256] == [
+        one.layout.partitions for one in (chosen(), chosen(layout=Layout()), Config("memory://x"))
+    ]
 
 
 @pytest.mark.parametrize(

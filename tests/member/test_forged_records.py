@@ -3,7 +3,7 @@
 A group of members reads such lines. If a member ended, or changed its incarnation, a line stopped or expired it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -32,9 +32,9 @@ def members(group: Group) -> list[Member]:
     return [group[name] for name in NAMES]
 
 
-def write(group: Group, lines: Sequence[Record | bytes]) -> None:
-    """Append `lines`, and let every member read them and continue for longer than a lease."""
-    MemoryLedger(group.log).append([line if isinstance(line, bytes) else encode(line) for line in lines])
+def write(group: Group, *records: Record) -> None:
+    """Append `records`, and let every member read them and continue for longer than a lease."""
+    MemoryLedger(group.log).append([encode(record) for record in records])
     group.advance(0.0)
     now = group.now
     assert all(member.engine.membership.standing.until <= now + LEASE for member in members(group))
@@ -44,7 +44,7 @@ def write(group: Group, lines: Sequence[Record | bytes]) -> None:
 def test_joins_of_nobody_stop_nobody_nor_one_that_starts_after_all_of_it(group: Group) -> None:
     """Phantoms lose whatever they are given once nothing was heard from them for a lease."""
     before, at = [member.incarnation for member in members(group)], group["a"].state.at
-    write(group, [Join(by=f"phantom {i}", name=f"nobody {i}", versions=FOLD_VERSIONS, at=at) for i in range(100)])
+    write(group, *(Join(by=f"phantom {i}", name=f"nobody {i}", versions=FOLD_VERSIONS, at=at) for i in range(100)))
     assert before == [member.incarnation for member in members(group)]
     late = group.join("late")  # It reads everything before this returns, and would raise any error that stops it.
     group.settle()
@@ -56,7 +56,7 @@ def test_a_newcomer_believes_no_snapshot_that_says_there_is_nobody(group: Group)
     state = group["a"].state
     nobody_owns = (None,) * len(state.owners)
     empty = replace(state, seats={}, last_beats={}, owners=nobody_owns, targets=nobody_owns)
-    write(group, [snapshot("nobody", replace(empty, digest=difference(State(), empty)))])
+    write(group, snapshot("nobody", replace(empty, digest=difference(State(), empty))))
     newest = group.join("newest")
     assert group.wait(lambda: newest.incarnation in newest.state.seats, 10 * LEASE)
     assert set(NAMES) <= {seat.name for seat in newest.state.seats.values()}

@@ -1,6 +1,6 @@
 """Held partitions: each revocation, loss or addition is reported once; the handover follows when they are let go of."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -8,8 +8,6 @@ from neli_router import testing
 from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.membership import Lease
 from neli_router.testing import Group
-
-EVERYTHING = range(4)
 
 
 @pytest.fixture(name="group")
@@ -22,44 +20,34 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Group]:
 
 def hold(group: Group) -> HeldPartitions:
     """Everything that `a` leads."""
-    return HeldPartitions(group["a"].engine.membership, EVERYTHING)
-
-
-def partitions(group: Group, name: str) -> list[int]:
-    return sorted(group[name].led)
+    return HeldPartitions(group["a"].engine.membership, range(4))
 
 
 def numbers(leases: Sequence[Lease]) -> list[int]:
     return [lease.partition for lease in leases]
 
 
-def told(lost: Mapping[str, Sequence[Lease]]) -> dict[str, list[int]]:
-    return {why: numbers(leases) for why, leases in lost.items()}
-
-
 def test_those_that_are_led_are_held_and_come_along_when_they_are_led_later(group: Group) -> None:
-    mine, theirs = partitions(group, "a"), partitions(group, "b")
-    held = hold(group)
-    assert (mine, False) == (numbers(held.leases), held.has_news())
-    group["b"].operator.drain("b")
-    group.settle()
-    assert held.has_news()
-    assert theirs == numbers(held.more())
-    assert ([], mine) == (held.more(), numbers(held.leases))
-    held.close()
+    mine, theirs = sorted(group["a"].led), sorted(group["b"].led)
+    with hold(group) as held:
+        assert (mine, False) == (numbers(held.leases), held.has_news())
+        group["b"].operator.drain("b")
+        group.settle()
+        assert held.has_news()
+        assert theirs == numbers(held.more())
+        assert ([], mine) == (held.more(), numbers(held.leases))
     group["a"].close()
     assert [] == hold(group).leases
 
 
 def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of(group: Group) -> None:
-    held = hold(group)
-    moved, kept = partitions(group, "a")
-    group["b"].operator.pin(moved, "b")
-    group.advance(5.0)
-    assert ([moved], []) == (numbers(held.revoked()), held.revoked())
-    assert all(lease.holds() for lease in held.leases)
-    assert moved not in group["b"].led
-    held.close()
+    moved, kept = sorted(group["a"].led)
+    with hold(group) as held:
+        group["b"].operator.pin(moved, "b")
+        group.advance(5.0)
+        assert ([moved], []) == (numbers(held.revoked()), held.revoked())
+        assert all(lease.holds() for lease in held.leases)
+        assert moved not in group["b"].led
     group.settle()
     assert moved in group["b"].led
     assert kept in group["a"].led
@@ -67,22 +55,21 @@ def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of(group
 
 @pytest.mark.parametrize("group", [2.0], indirect=True)
 def test_a_lost_one_is_told_with_its_reason_and_the_others_are_still_held(group: Group) -> None:
-    held = hold(group)
-    moved, kept = partitions(group, "a")
-    group["b"].operator.pin(moved, "b")
-    group.settle()
-    assert {"the program did not finish within drain_timeout=2 s": [moved]} == told(held.lost())
-    assert ({}, [kept]) == (held.lost(), numbers(held.leases))
-    held.close()
+    moved, kept = sorted(group["a"].led)
+    with hold(group) as held:
+        group["b"].operator.pin(moved, "b")
+        group.settle()
+        ((why, lost),) = held.lost().items()
+        assert ("the program did not finish within drain_timeout=2 s", [moved]) == (why, numbers(lost))
+        assert ({}, [kept]) == (held.lost(), numbers(held.leases))
 
 
 def test_all_of_a_member_that_stood_still_are_lost_by_time_alone(group: Group) -> None:
     """Before the member's own thread has noticed."""
-    held = hold(group)
-    mine = partitions(group, "a")
-    group.pause("a")
-    group.advance(5.0)
-    ((why, lost),) = told(held.lost()).items()
-    assert (mine, []) == (lost, held.leases)
-    assert "no heartbeat of a having come back in time" in why
-    held.close()
+    mine = sorted(group["a"].led)
+    with hold(group) as held:
+        group.pause("a")
+        group.advance(5.0)
+        ((why, lost),) = held.lost().items()
+        assert (mine, []) == (numbers(lost), held.leases)
+        assert "no heartbeat of a having come back in time" in why

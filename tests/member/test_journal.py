@@ -1,11 +1,10 @@
 """The lines that members write to the log, and where they go."""
 
 import logging
-from collections.abc import Iterator, MutableMapping
-from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import LogCapture
 
 from neli_router import testing
 from neli_router.core import logs
@@ -19,21 +18,9 @@ def drained(journal: Journal) -> None:
     journal.lane.run()
 
 
-@pytest.fixture(name="captured")
-def configured() -> Iterator[list[MutableMapping[str, Any]]]:
-    """The events logged in a program that has configured structlog."""
-    events: list[MutableMapping[str, Any]] = []
-
-    def capture(_: object, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        events.append({**event, "level": level})
-        raise structlog.DropEvent
-
-    structlog.configure(processors=[capture])
-    yield events
-    structlog.reset_defaults()
-
-
-def test_a_program_that_configured_structlog_gets_events_its_way(captured: list[MutableMapping[str, Any]]) -> None:
+def test_a_program_that_configured_structlog_gets_events_its_way(request: pytest.FixtureRequest) -> None:
+    structlog.configure(processors=[captured := LogCapture()])
+    request.addfinalizer(structlog.reset_defaults)
     with testing.group("a", partitions=2, lease=1.0) as group:
         group.settle()
         group.cut("a")
@@ -44,8 +31,8 @@ def test_a_program_that_configured_structlog_gets_events_its_way(captured: list[
         ("warning", "ledger.unavailable"),
         ("warning", "ledger.unavailable"),
         ("warning", "leader.fenced"),
-    ] == [(event["level"], event["event"]) for event in captured]
-    fenced = captured[-1]
+    ] == [(event["log_level"], event["event"]) for event in captured.entries]
+    fenced = captured.entries[-1]
     told = [fenced[key] for key in ("member", "partitions", "count", "reason")]
     assert ["a", "0-1", 2, "no Beat of this member came back for 1 s"] == told
 
@@ -76,16 +63,15 @@ def test_a_program_that_configured_logging_gets_lines_and_their_parts(caplog: py
     assert [record] == caplog.records
 
 
-def test_notes_beyond_what_may_wait_are_counted_and_what_is_no_news_to_operators_is_not_noted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_notes_beyond_what_may_wait_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal("a", "lane", lambda: None)
     for number in range(NOTES_MAX + 7):
         journal.note("warning", "something.happened", number=number)
     drained(journal)
-    messages = [record.getMessage() for record in caplog.records]
-    assert (NOTES_MAX + 1, "journal.dropped member=a notes=7") == (len(messages), messages[1])
-    caplog.clear()
+    assert (NOTES_MAX + 1, "journal.dropped member=a notes=7") == (len(caplog.messages), caplog.messages[1])
+
+
+def test_what_is_no_news_to_operators_is_not_noted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "neli_router")
     journal = Journal("a", "lane", lambda: None)
     journal.tell(protocol.Stopped(None))
@@ -97,19 +83,16 @@ def test_notes_beyond_what_may_wait_are_counted_and_what_is_no_news_to_operators
     ]
 
 
-def test_a_log_that_fails_does_not_end_the_journal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_fails_ends_no_journal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise ZeroDivisionError
 
-    journal, handler = Journal("a", "lane", lambda: None), Broken()
-    logging.getLogger("neli_router").addHandler(handler)
-    try:
-        journal.note("warning", "first")
-        journal.note("warning", "second")
-        drained(journal)
-    finally:
-        logging.getLogger("neli_router").removeHandler(handler)
+    monkeypatch.setattr(logging.getLogger("neli_router"), "handlers", [Broken()])
+    journal = Journal("a", "lane", lambda: None)
+    journal.note("warning", "first")
+    journal.note("warning", "second")
+    drained(journal)
     assert 2 == capsys.readouterr().err.count("Traceback")
 
 

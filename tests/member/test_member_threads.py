@@ -1,7 +1,6 @@
 """Members as programs run them: on threads, in real time, on memory and on SQLite; and whole processes."""
 
 import logging
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -38,7 +37,7 @@ from neli_router.member.runtime import Runtime
 from neli_router.protocols.induction.records import Beat, Leave, decode
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked
 from tests.support.groups import Flaky, flaky
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, beside, until
 
 
 class Unsteady(Runtime):
@@ -62,9 +61,11 @@ class Unsteady(Runtime):
 
 AWAY = LedgerUnavailable("the ledger was wanted", "it was taken away", "give it back")
 
+Make = Callable[..., Config]
+
 
 @pytest.fixture
-def in_memory(request: pytest.FixtureRequest) -> Callable[..., Config]:
+def in_memory(request: pytest.FixtureRequest) -> Make:
     """Creates the configuration of a member, for tests in which the kind of ledger makes no difference."""
 
     def make(name: str, **options: Any) -> Config:
@@ -107,14 +108,12 @@ def test_a_ledger_restored_from_an_older_copy_gives_no_term_again(tmp_path: Path
     assert max(given) < min(terms("d"))
 
 
-def test_a_program_learns_of_another_layout_although_its_member_ends_slowly(
-    in_memory: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_that_ends_slowly_reports_another_layout(in_memory: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     end = Engine._end
 
-    def slowly(engine: Engine, error: BaseException | None, **options: bool) -> None:
+    def slowly(engine: Engine, *given: Any, **options: Any) -> None:
         time.sleep(0.3)
-        end(engine, error, **options)
+        end(engine, *given, **options)
 
     with Member(in_memory("a")) as a:
         until(lambda: a.state.genesis)
@@ -126,34 +125,29 @@ def test_a_program_learns_of_another_layout_although_its_member_ends_slowly(
 # Closing
 
 
-def test_closing_waits_for_another_threads_block_and_with_a_timeout_fences_what_has_not_finished(
-    in_memory: Callable[..., Config],
-) -> None:
-    def work(member: Member, finishes: bool) -> None:
+@pytest.mark.parametrize("timeout", [None, 0.2])
+def test_closing_waits_for_another_threads_block_until_its_timeout(in_memory: Make, timeout: float | None) -> None:
+    def work() -> None:
         try:
-            with member.leading(0) as lease:
+            with a.leading(0) as lease:
                 entered.set()
                 assert lease.revoked.wait(PATIENCE)
-                assert finishes or release.wait(PATIENCE)
+                assert timeout is None or closed.wait(PATIENCE)
                 done.append(lease.holds())
         except LeaseLost as error:
             lost.append(error.found)
 
-    entered, release, done, lost = threading.Event(), threading.Event(), list[bool](), list[str]()
-    for finishes in (True, False):
-        entered.clear()
-        release.clear()
-        with Member(in_memory("a")) as a:
-            worker = threading.Thread(target=work, args=(a, finishes))
-            worker.start()
-            assert entered.wait(PATIENCE)
-            a.close(timeout=None if finishes else 0.2)
-            assert a.closed
-            release.set()
-            worker.join(PATIENCE)
-    assert [True, False] == done
-    assert [True] == [found.startswith("it was lost") for found in lost]
-    assert "the program left the group without finishing" in lost[0]
+    entered, closed, done, lost = threading.Event(), threading.Event(), list[bool](), list[str]()
+    with Member(in_memory("a")) as a, beside(work):
+        assert entered.wait(PATIENCE)
+        a.close(timeout=timeout)
+        assert a.closed
+        closed.set()
+    if timeout is None:
+        assert ([True], []) == (done, lost)
+    else:
+        assert ([False], True) == (done, lost[0].startswith("it was lost"))
+        assert "the program left the group without finishing" in lost[0]
 
 
 @pytest.mark.parametrize("when", [Acquired, Revoked, Fenced])
@@ -178,21 +172,7 @@ def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
     assert [True] == [ledger.closed.is_set() for ledger in runtime.opened]
 
 
-def test_closing_on_a_signal_while_the_main_thread_works(in_memory: Callable[..., Config]) -> None:
-    """The usual SIGTERM handler runs on top of the very block whose end `close` would wait for."""
-    with Member(in_memory("a")) as a:
-        before = signal.signal(signal.SIGTERM, lambda *_: a.close())
-        try:
-            with a.leading(0) as lease:
-                signal.raise_signal(signal.SIGTERM)
-                assert not a.closed  # `close` did not wait for this block; it would have fenced it.
-                assert lease.revoked.wait(PATIENCE)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        assert a.wait(timeout=PATIENCE)
-
-
-def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_memory: Callable[..., Config]) -> None:
+def test_tasks_run_on_threads_of_their_own_until_they_are_stopped_or_raise(in_memory: Make) -> None:
     def work(lease: Lease) -> None:
         ran.append((lease.holds(), threading.current_thread().name))
 
@@ -255,22 +235,21 @@ class Hanging(Unsteady):
         return super().ledger(config)
 
 
-def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller_and_a_group_that_answers_late_may_refuse(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller(caplog: pytest.LogCaptureFixture) -> None:
     runtime = Hanging()
-    with caplog.at_level(logging.WARNING):
-        member = Member(Config("memory://unused", lease=0.3), timeout=0.01, wait=True, runtime=runtime)
-        until(lambda: "no answer has come" in caplog.text)
-        assert "no answer has come" in member.engine.membership.obstacle
-        member.close()
-        assert (True, None, []) == (member.closed, member.error, runtime.opened)
+    member = Member(Config("memory://unused", lease=0.3), timeout=0.01, wait=True, runtime=runtime)
+    until(lambda: "no answer has come" in caplog.text)
+    assert "no answer has come" in member.engine.membership.obstacle
+    member.close()
+    assert (True, None, []) == (member.closed, member.error, runtime.opened)
     with pytest.raises(Closed):
         member.pulse(0)
     runtime.answers.set()
     until(lambda: runtime.opened and runtime.opened[0].closed.is_set())
-    runtime = Hanging()
-    config = Config("memory://unused", lease=0.3)
+
+
+def test_a_group_that_answers_late_may_refuse() -> None:
+    runtime, config = Hanging(), Config("memory://unused", lease=0.3)
     with Member(config, runtime=Unsteady(runtime.log)) as other:
         assert other.pulse(PATIENCE)
         member = Member(replace(config, lease=0.4), timeout=0.01, wait=True, runtime=runtime)
@@ -319,12 +298,9 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
     assert not lease.holds()
     with pytest.raises(NeliError):
         member.router.owner("key")
-    with pytest.raises(type(problem)):
-        list(member.changes())
-    with pytest.raises(type(problem)):
-        assert member.led
-    with pytest.raises(type(problem)), member:
-        pass
+    for ask in (lambda: list(member.changes()), lambda: member.led, lambda: member.__exit__(None, None, None)):
+        with pytest.raises(type(problem)):
+            ask()
     with pytest.raises(ZeroDivisionError), member:
         raise ZeroDivisionError
 
@@ -332,9 +308,6 @@ def test_what_the_ledger_cannot_recover_from_ends_the_member_with_its_error(prob
 def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LedgerUnusable, match="there is no folder"):
         Member(Config(f"sqlite://{tmp_path}/nowhere/ledger.db"))
-    (tmp_path / "text.db").write_text("This is no database, but long enough to be taken for one." * 100)
-    with pytest.raises(LedgerUnusable):
-        Member(Config(f"sqlite://{tmp_path}/text.db"))
     runtime = Unsteady()
     monkeypatch.setattr(Flaky, "promises", frozenset())
     with pytest.raises(ConfigError, match="needs a ledger that never rewinds"):
@@ -345,54 +318,46 @@ def test_what_will_not_heal_is_raised_by_the_constructor(tmp_path: Path, monkeyp
         Member(Config("memory://unused"), runtime=runtime)
 
 
-def test_a_log_that_blocks_costs_no_lease(in_memory: Callable[..., Config]) -> None:
+def test_a_log_that_blocks_costs_no_lease(
+    in_memory: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Blocking(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             blocked.set()
             release.wait(PATIENCE)
 
-    blocked, release, handler = threading.Event(), threading.Event(), Blocking()
-    logger = logging.getLogger("neli_router")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        with Member(in_memory("a", lease=1.0)) as a:
+    def end(member: Member) -> float:
+        now, lease = host_clock(), member.lease(0)
+        return 0.0 if lease is None else now + lease.remaining()
+
+    blocked, release = threading.Event(), threading.Event()
+    monkeypatch.setattr(logging.getLogger("neli_router"), "handlers", [Blocking()])
+    with caplog.at_level(logging.INFO, "neli_router"), Member(in_memory("a", lease=1.0)) as a:
+        try:
             assert (True, True) == (a.pulse(PATIENCE), blocked.wait(PATIENCE))
-
-            def end() -> float:
-                now, lease = host_clock(), a.lease(0)
-                return 0.0 if lease is None else now + lease.remaining()
-
-            first = end()
-            until(lambda: end() > first + 2.0)
-    finally:
-        release.set()
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
+            first = end(a)
+            until(lambda: end(a) > first + 2.0)
+        finally:
+            release.set()
 
 
 SCRIPT = """
-import sys
-from neli_router.core.clock import host_clock
-from neli_router.config.config import Config
-from neli_router.member.member import Member
+import sys, time
+from neli_router import Config, Member
 
-member = Member(Config(sys.argv[1], name="script", lease=5.0))
+member = Member(Config(sys.argv[1], name="script", lease=5.0), on_event={handler})
 assert member.pulse(60.0)
 """
 
 
 @pytest.mark.parametrize("handler", ["None", 'lambda event: "Revoked" in str(event) and time.sleep(3600)'])
-def test_a_script_that_ends_without_closing_leaves_and_says_only_that_its_handler_hangs(
-    handler: str, tmp_path: Path
-) -> None:
-    script = SCRIPT.replace("lease=5.0)", f"lease=5.0), on_event={handler}")
-    command = [sys.executable, "-c", f"import time\n{script}", f"sqlite://{tmp_path}/ledger.db"]
+def test_a_script_that_ends_without_closing_leaves_the_group(handler: str, tmp_path: Path) -> None:
+    """It says only that its handler hangs."""
+    command = [sys.executable, "-c", SCRIPT.format(handler=handler), f"sqlite://{tmp_path}/ledger.db"]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (0, "") == (finished.returncode, finished.stdout)
     assert (handler == "None", handler != "None") == (not finished.stderr, finished.stderr.startswith("leader.fenced "))
-    ledger = SqliteLedger(tmp_path / "ledger.db")
-    records = [decode(entry.payload) for entry in ledger.read(0)]
-    ledger.close()
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
+        records = [decode(entry.payload) for entry in ledger.read(0)]
     if handler == "None":  # The member hands over when it leaves.
         assert [Leave, Beat] == [type(records[-1]), type(records[-2])]
