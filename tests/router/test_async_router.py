@@ -29,11 +29,10 @@ def log() -> MemoryLog:
 
 @in_loop
 async def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    ledger = SqliteLedger(path)
+    address, ledger = f"sqlite:{tmp_path}/ledger.db", SqliteLedger(tmp_path / "ledger.db")
     write(ledger, genesis(), join("a"))
-    config = Config(f"sqlite:{path}", name="a", layout=LAYOUT)
-    async with AsyncRouter(config) as router, AsyncRouter(f"sqlite:{path}") as other:
+    config = Config(address, name="a", layout=LAYOUT)
+    async with AsyncRouter(config) as router, AsyncRouter(address) as other:
         with Router(config) as plain:
             assert plain.owner == AsyncRouter(plain).owner  # Otherwise a look-up would cost one more call.
             assert plain.owner("key") == router.owner("key") == other.owner("key")
@@ -43,9 +42,7 @@ async def test_it_answers_as_a_router_does(tmp_path: Path) -> None:
             assert plain.members == router.members
             assert plain.table.partitions == router.table.partitions
             assert (plain.at.offset, None) == (router.at.offset, router.error)
-            assert re.fullmatch(
-                rf"<AsyncRouter of sqlite:{re.escape(str(path))}: at offset 3, \d+\.\d s old>", repr(router)
-            )
+            assert re.fullmatch(rf"<AsyncRouter of {re.escape(address)}: at offset 3, \d+\.\d s old>", repr(router))
     with pytest.raises(Closed):
         router.owner("key")
     await router.close()

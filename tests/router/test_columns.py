@@ -16,6 +16,7 @@ from neli_router import Router
 from neli_router.core.keyspace import SLOTS_MAX, Layout
 from neli_router.errors import BadKey, NeliError, NoOwner
 from neli_router.router.columns import owners_of, partitions_of
+from neli_router.router.loads import LoadProfile
 from neli_router.router.table import Owner
 from tests.support.records import LAYOUTS
 from tests.support.waiting import PATIENCE
@@ -109,12 +110,7 @@ def test_objects_may_be_texts_and_bytes_and_missing_in_all_ways_of_pandas() -> N
 
 @pytest.mark.parametrize(
     "column",
-    [
-        pl.Series([None, None]),
-        pa.nulls(2),
-        pd.Series([None, None], dtype="object"),
-        pd.Series([None, None], dtype="category"),
-    ],
+    [pl.Series([None] * 2), pa.nulls(2), *(pd.Series([None] * 2, dtype=kind) for kind in ("object", "category"))],
 )
 def test_a_column_of_missing_keys_has_missing_partitions(column: Any) -> None:
     assert [None, None] == plain(partitions_of(column, Layout()))
@@ -125,14 +121,12 @@ def test_the_answer_is_of_the_kind_of_the_column(kind: str) -> None:
     for keys in ([], ["a"], ["a", None]):
         column = OF_TEXTS[kind](keys)
         answer = partitions_of(column, LAYOUT)
-        match column:
-            case pl.Series():
-                assert (pl.Int64, column.name) == (answer.dtype, answer.name)
-            case pd.Series():
-                assert ("int64[pyarrow]" if kind == "pandas arrow" else "Int64") == str(answer.dtype)
-            case _:
-                assert pa.int64() == answer.type
-                assert isinstance(column, pa.ChunkedArray) == isinstance(answer, pa.ChunkedArray)
+        if isinstance(column, pd.Series):
+            assert ("int64[pyarrow]" if kind == "pandas arrow" else "Int64") == str(answer.dtype)
+        elif isinstance(column, pl.Series):
+            assert (pl.Int64, column.name) == (answer.dtype, answer.name)
+        else:
+            assert (pa.int64(), isinstance(column, pa.Array)) == (answer.type, isinstance(answer, pa.Array))
 
 
 def test_pandas_keeps_its_index_and_its_name_and_polars_a_name_that_it_would_search_by() -> None:
@@ -201,9 +195,8 @@ def test_owners_are_those_that_the_router_names(kind: str) -> None:
     assert [owner and owner.name for owner in expected] == plain(owners_of(column, router))
     whole = owners_of(column, router, whole=True)
     if isinstance(whole, pd.DataFrame):
-        columns = [whole[field] for field in whole]
-        rows = [dict(zip(whole, row, strict=True)) for row in zip(*map(plain, columns), strict=True)]
-        assert [owner._asdict() if owner else dict.fromkeys(Owner._fields) for owner in expected] == rows
+        assert [owner or (None,) * 4 for owner in expected] == [*zip(*(plain(whole[it]) for it in whole), strict=True)]
+        assert Owner._fields == (*whole,)
     else:
         assert [owner and owner._asdict() for owner in expected] == plain(whole)
 
@@ -230,28 +223,25 @@ sys.modules.update(dict.fromkeys({missing}))
 from neli_router.router.columns import partitions_of
 from neli_router.core.keyspace import Layout
 import {package}
-print(partitions_of({package}.Series(["customer-7", None]{how}), Layout()).to_list())
+print(partitions_of({column}, Layout()).to_list())
 """
 
 
 @pytest.mark.parametrize(
-    ("package", "how", "missing", "said"),
+    ("column", "missing", "said"),
     [
-        ("pandas", ", dtype=object", ["polars", "polars_hash", "pyarrow"], "[150, <NA>]\n"),
-        ("polars", "", ["pandas", "pyarrow"], "[150, None]\n"),
+        ("pandas.Series({}, dtype=object)", ["polars", "polars_hash", "pyarrow"], "[150, <NA>]\n"),
+        ("polars.Series({})", ["pandas", "pyarrow"], "[150, None]\n"),
     ],
 )
-def test_objects_in_pandas_need_no_polars_and_polars_neither_pandas_nor_arrow(
-    package: str, how: str, missing: list[str], said: str
-) -> None:
-    code = WITHOUT.format(package=package, how=how, missing=missing)
+def test_objects_in_pandas_need_no_polars_and_vice_versa(column: str, missing: list[str], said: str) -> None:
+    code = WITHOUT.format(package=column[:6], column=column.format(["customer-7", None]), missing=missing)
     assert said == subprocess.check_output([sys.executable, "-c", code], text=True, timeout=PATIENCE)
 
 
+@pytest.mark.parametrize("ask", [partitions_of, LoadProfile.of_columns])
 @pytest.mark.parametrize("missing", ["polars", "polars_hash"])
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(ask: Any, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(NeliError, match=rf"{missing} was wanted, for .*'\.\[columns\]'"):
-        partitions_of(pa.array(["a"]), Layout())
+        ask(pa.array(["a"]), Layout())

@@ -1,6 +1,5 @@
 """The reader of a store of owners, without a real store. tests/drivers/owners tests it with a real Redis."""
 
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -69,30 +68,26 @@ class Shelf:
             raise LedgerUnavailable("the shelf was wanted", "it is away", "wait")
 
 
-class Seen:
+class Seen(list[int | None]):
     """Everything that a tap received: how many holders were alive each time, or None for an outage."""
 
-    def __init__(self) -> None:
-        self.told: list[int | None] = []
-
     def listed(self, listing: Listing, asked_at: float, now: float) -> None:
-        self.told.append(sum(expires_ms > listing.now_ms for _, expires_ms in listing.holders.values()))
+        self.append(sum(expires_ms > listing.now_ms for _, expires_ms in listing.holders.values()))
 
     def away(self) -> None:
-        self.told.append(None)
+        self.append(None)
 
 
 def test_after_an_outage_that_outlived_a_holder_nothing_expires_until_it_could_renew() -> None:
     shelf, seen, time = Shelf(), Seen(), [host_clock()]
-    feed = Feed("", layout=LAYOUT, tell=lambda _: None)
-    clock: Callable[[], float] = lambda: time[0]  # noqa: E731 - turned by hand.
-    with closing(feed), closing(OwnersReader(feed, OwnersSource(shelf.address, lambda: shelf), clock=clock, tap=seen)):
-        until(lambda: 1 in seen.told)
+    feed, source = Feed("", layout=LAYOUT, tell=lambda _: None), OwnersSource(shelf.address, lambda: shelf)
+    with closing(feed), closing(OwnersReader(feed, source, clock=lambda: time[0], tap=seen)):
+        until(lambda: 1 in seen)
         shelf.is_away, shelf.left_ms = True, -5000
-        until(lambda: None in seen.told)
+        until(lambda: None in seen)
         asked, shelf.is_away = shelf.asked, False
         until(lambda: shelf.asked > asked)
-        until(lambda: seen.told[-1] is not None)
-        assert 0 not in seen.told
+        until(lambda: seen[-1] is not None)
+        assert 0 not in seen
         time[0] += RENEWAL_MAX + 1
-        until(lambda: seen.told[-1] == 0)
+        until(lambda: seen[-1] == 0)

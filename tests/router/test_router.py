@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import logging
 import pickle
 import re
 import sys
@@ -11,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
@@ -75,9 +73,7 @@ def test_what_is_neither_text_nor_bytes_is_refused_whatever_else_is_wrong(router
         router.close()
 
 
-def test_a_role_is_looked_up_by_number_and_by_name_and_mine_are_the_keys_of_the_named_member(
-    log: MemoryLog, router: Router
-) -> None:
+def test_a_role_is_a_number_or_a_name_and_mine_are_the_named_members_keys(log: MemoryLog, router: Router) -> None:
     assert 3 == router.owner_of_role(3).partition
     assert router.owner("nightly") == router.owner_of_role("nightly")
     with pytest.raises(BadKey):
@@ -108,14 +104,13 @@ def test_a_thread_that_looks_up_meets_only_owners_while_tables_come_and_go(log: 
 
 
 def test_a_configuration_or_an_address_opens_the_ledger_and_speaks_where_the_call_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    with closing(SqliteLedger(path)) as ledger:
+    """test_async_router.py opens both, too, and compares their answers."""
+    address = f"sqlite:{tmp_path}/ledger.db"
+    with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
         write(ledger, genesis(), join("a"))
-        with Router(f"sqlite:{path}") as router, Router(Config(f"sqlite:{path}", name="a", layout=LAYOUT)) as named:
-            assert "a" == router.owner("key").name == named.owner("key").name
-            assert ["key"] == named.mine(["key"])
-            assert re.fullmatch(rf"<Router of sqlite:{re.escape(str(path))}: at offset 3, \d+\.\d s old>", repr(router))
-        config = Config(f"sqlite:{path}", layout=Layout(), max_age=None)
+        with Router(address) as router:
+            assert re.fullmatch(rf"<Router of {re.escape(address)}: at offset 3, \d+\.\d s old>", repr(router))
+        config = Config(address, layout=Layout(), max_age=None)
         with pytest.raises(GroupMismatch, match="slots=16384, partitions=256, tags=off against slots=64, partitions=4"):
             Router(config)
         with Router(config, layout=LAYOUT, name="a") as router:
@@ -126,9 +121,8 @@ def test_what_is_no_source_is_refused(log: MemoryLog) -> None:
     with pytest.raises(ConfigError, match="sqlight is not a known kind of ledger: did you mean sqlite"):
         Router("sqlight:ledger.db")
     # An open handle could not be opened again, which a forked child must do.
-    with pytest.raises(
-        ConfigError, match="a MemoryLedger is not a source: give a Config, an address, or a function that"
-    ):
+    expected = "a MemoryLedger is not a source: give a Config, an address, or a function that"
+    with pytest.raises(ConfigError, match=expected):
         Router(cast("Any", MemoryLedger(log)))
 
 
@@ -144,18 +138,14 @@ def test_a_static_router_needs_no_ledger() -> None:
         router.owner("key")
 
 
-def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_router_without_a_member_makes_no_ledger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "ledger.db"
-    with caplog.at_level(logging.WARNING), Router(f"sqlite:{path}", wait=False) as router:
-        expected = f"no member has made the ledger sqlite:{path} yet (there is no such file): start a member, which"
+    why = f"no member has made the ledger sqlite:{path} yet (there is no such file)"
+    with Router(f"sqlite:{path}", wait=False) as router:
         Plights(router).await_one("unmade")
-        assert expected in str(refused_by(lambda: router.owner("key")))
-        assert NoOwner is type(refused_by(lambda: router.owner("key")))
-        late = refused_by(lambda: router.await_table(0.01))
-        assert expected in str(late)
-        assert LedgerMissing is type(late)
+        for kind, ask in ((NoOwner, lambda: router.owner("key")), (LedgerMissing, lambda: router.await_table(0.01))):
+            refused = refused_by(ask)
+            assert (kind, True) == (type(refused), f"{why}: start a member, which" in str(refused))
         assert [] == list(tmp_path.iterdir())
         until(lambda: "router.waits" in caplog.text)
         # Patient: the router looks at the file while it is made.
@@ -166,35 +156,28 @@ def test_a_router_may_be_opened_before_the_first_member_and_makes_no_ledger(
         until(lambda: isinstance(view := router.feed.view, Table) and view.rows, "a table in which all have owners")
         assert "a" == router.owner("key").name
         ledger.close()
-    why = f"no member has made the ledger sqlite:{path} yet (there is no such file)"
     # The last notice of an earlier test's router may come this late.
-    told = [record.getMessage() for record in caplog.records if str(path) in record.getMessage()]
+    told = [line for line in caplog.messages if str(path) in line]
     assert [f"router.waits ledger=sqlite:{path} why='{why}'"] == told
 
 
-def test_a_driver_that_hangs_in_the_opening_holds_up_no_caller_and_the_log_says_what_it_waits_for(
-    log: MemoryLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Like the driver of a Kafka whose port accepts connections and never answers."""
-    answers = threading.Event()
-    handles: SimpleQueue[Flaky] = SimpleQueue()
+def test_a_driver_that_hangs_at_the_opening_delays_no_caller(log: MemoryLog, caplog: pytest.LogCaptureFixture) -> None:
+    """Like the driver of a Kafka whose port accepts connections and never answers. The log says what it waits for."""
+    answers, handles = threading.Event(), list[Flaky]()
 
     def open_ledger() -> Ledger:
         answers.wait(PATIENCE)
-        handle = Flaky(log)
-        handles.put(handle)
-        return handle
+        return flaky(log, handles)
 
-    with pytest.raises(
-        StaleTable, match=r"a table of the ledger was wanted within 0.01 s, but the ledger was not yet read"
-    ):
+    expected = "a table of the ledger was wanted within 0.01 s, but the ledger was not yet read"
+    with pytest.raises(StaleTable, match=expected):
         Router(open_ledger, timeout=0.01)
     with Router(open_ledger, wait=False) as router:
         assert StaleTable is type(refused_by(lambda: router.owner("key")))
         until(lambda: "router.waits ledger= why='the ledger was not yet read up to its end'" in caplog.text)
     assert Closed is type(refused_by(lambda: router.owner("key")))
     answers.set()
-    assert [True, True] == [handles.get(timeout=PATIENCE).closed.wait(PATIENCE) for _ in range(2)]
+    until(lambda: [True, True] == [handle.closed.is_set() for handle in handles])
 
 
 def test_a_driver_that_is_not_installed_is_told_to_who_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,11 +195,9 @@ def test_a_driver_that_hangs_does_not_keep_an_old_table_in_use(log: MemoryLog) -
         assert "none" == plights.next()
         ledger.flowing.clear()
         assert "stale" == plights.next()
-        for look_up in (router.owner, kept, router.owner_of_role):
+        look_ups = (lambda: router.owner("key"), lambda: kept("key"), lambda: router.owner_of_role("key"))
+        for ask in (*look_ups, lambda: router.owners(["key"]), lambda: router.table, lambda: router.members):
             with pytest.raises(StaleTable, match=r"was last read .* s ago, up to offset 3, and max_age is 1 s"):
-                look_up("key")
-        for ask in (lambda: router.owners(["key"]), lambda: router.table, lambda: router.members):
-            with pytest.raises(StaleTable):
                 ask()
         assert router.at.age > 1.0
         assert repr(router).startswith("<Router of memory: stale, at offset 3, ")
@@ -272,11 +253,10 @@ def test_after_closing_look_ups_raise_closed_and_closing_twice_is_fine(router: R
     kept, watch = router.owner, router.watch()
     router.close()
     router.close()
-    for ask in (lambda: kept("key"), lambda: router.owners(["key"]), lambda: router.table, router.reopen):
+    asks = (lambda: kept("key"), lambda: router.owners(["key"]), lambda: router.table, router.reopen)
+    for ask in (*asks, lambda: router.await_table(0)):
         with pytest.raises(Closed, match="this router was closed before"):
             ask()
-    with pytest.raises(Closed):
-        router.await_table(0)
     assert [] == list(watch)
     assert repr(router).startswith("<Router of memory: closed, at offset 3, ")
     assert "neli-router" not in {thread.name for thread in threading.enumerate()}
@@ -297,9 +277,8 @@ def test_a_router_that_a_program_forgot_stops_reading_but_a_kept_owner_keeps_its
 
 def test_a_router_cannot_be_copied_but_its_table_can(router: Router) -> None:
     duplicates: tuple[Callable[[object], object], ...] = (pickle.dumps, copy.copy, copy.deepcopy)
+    expected = r"a Router cannot be pickled: .*\. Send memory and open a router where that"
     for duplicate in duplicates:
-        with pytest.raises(
-            TypeError, match=r"a Router cannot be pickled: .*\. Send memory and open a router where that"
-        ):
+        with pytest.raises(TypeError, match=expected):
             duplicate(router)
         duplicate(router.table)

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -71,12 +72,8 @@ def test_look_ups_in_a_child_raise_forked_which_says_what_to_do_until_it_reopens
 
 
 def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alone(router: Router, path: Path) -> None:
-    def close() -> str:
-        router.close()
-        return raised_by(lambda: router.owner("key"))
-
     watch = router.watch()
-    assert "Closed" == in_child(close)
+    assert ["nothing", "Closed"] == in_child(lambda: [raised_by(router.close), raised_by(lambda: router.owner("key"))])
     assert "nothing to say" == in_child(lambda: "nothing to say")
     assert "Forked" == in_child(lambda: raised_by(lambda: next(watch)))
     assert "b" == changed_to(router, path, join("b"), Leave(by="a"))
@@ -85,7 +82,7 @@ def test_a_child_that_closes_or_just_ends_leaves_its_parent_and_its_watches_alon
 
 def test_locks_that_other_threads_held_do_not_stop_the_child(router: Router) -> None:
     """Threads do not survive in a child; their locks stay locked there forever."""
-    held, release = threading.Barrier(3), threading.Event()
+    held, release = threading.Barrier(4), threading.Event()
 
     def hold(lock: threading.Condition) -> None:
         with lock:
@@ -93,26 +90,18 @@ def test_locks_that_other_threads_held_do_not_stop_the_child(router: Router) -> 
             release.wait()
 
     watch = router.watch()
-    locks = [router.feed._changed, watch._changed]
+    locks = [router.feed._changed, watch._changed, WATCHDOG._changed]
 
     def child() -> str:
         said = [raised_by(lambda: router.owner("key")), raised_by(lambda: watch.take(0))]
         router.reopen()
+        watchdog = WATCHDOG._thread
+        said.append(f"{watchdog is not None and watchdog.is_alive()}")
         return " ".join([*said, router.owner("key").name, str(router.watch().take(0))])
 
     with beside(*(partial(hold, lock) for lock in locks), end=release.set):
         held.wait()
-        assert "Forked Forked a None" == in_child(child)
-
-
-def test_the_watchdogs_lock_does_not_stop_the_child_and_it_watches_there(router: Router) -> None:
-    def child() -> str:
-        router.reopen()
-        thread = WATCHDOG._thread
-        return f"{thread is not None and thread.is_alive()} {router.owner('key').name}"
-
-    with WATCHDOG._changed:
-        assert "True a" == in_child(child)
+        assert "Forked Forked True a None" == in_child(child)
 
 
 def test_a_router_that_a_member_feeds_cannot_reopen_and_a_static_one_need_not() -> None:
@@ -140,16 +129,9 @@ def test_an_async_router_reopens_in_the_childs_own_loop(path: Path) -> None:
                 return f"{said} {name}"
 
             # The child is in the middle of its parent's loop, so it uses a thread for its own loop.
-            assert "Forked a" == in_child(lambda: in_thread(lambda: asyncio.run(child())))
+            assert "Forked a" == in_child(lambda: ThreadPoolExecutor().submit(asyncio.run, child()).result())
             assert not waiting.done()
             append(path, join("b"), Leave(by="a"))
             assert await waiting is not None
 
     asyncio.run(parent())
-
-
-def in_thread(act: Callable[[], object]) -> object:
-    answers: list[object] = []
-    with beside(lambda: answers.append(act())):
-        pass
-    return answers[0]
