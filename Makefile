@@ -22,7 +22,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: airflow airflows bench chaos check clean demo docs explore fetch format goneli help jars kafka lock pipeline prove quint release sparks test test-core
+.PHONY: airflow airflows bench chaos check clean demo docs explore fetch format goneli help jars kafka lint lock pipeline plan prove quint release sparks test test-core types
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,10 +56,17 @@ test-core: $(TEST)/ready ## The tests that need neither a server, Spark, Airflow
 prove: $(TEST)/ready quint ## Explore, simulate and mutate what has changed since it was proved (ALL=1 repeats everything)
 	$(TEST)/bin/python -m tests.proofs $(if $(ALL),--all)
 
-check: docs $(DEV)/ready ## Format, lint, types, which module may import which, and the pages' links
+check: ## Format, lint, types, which module may import which, and the pages' links
+	@$(MAKE) --no-print-directory -j4 --output-sync=line docs lint types plan
+
+lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/ruff check .
+
+types: $(DEV)/ready
 	$(DEV)/bin/mypy
+
+plan: $(DEV)/ready
 	$(DEV)/bin/python -m pytest --quiet tests/test_architecture.py
 
 docs: $(DOCS)/ready ## The documentation as a site, in .make/site/html (a dead link is an error)
