@@ -170,15 +170,11 @@ class Run:
         sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
         sys.stdout.flush()
 
-    def end(self) -> None:
+    def end(self, how: signal.Signals) -> None:
         """Stop it, if it is still running, together with everything that it started."""
-        for how in (signal.SIGINT, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                if self.code is None:
-                    os.killpg(self._process.pid, how)
-            give_up_at = time.monotonic() + GRACE
-            while self.code is None and time.monotonic() < give_up_at:
-                time.sleep(0.1)
+        with suppress(ProcessLookupError):
+            if self.code is None:
+                os.killpg(self._process.pid, how)
 
     def _await_end(self, ended: SimpleQueue["Run"]) -> None:
         # The kernel reports a process's usage only to a wait for it, and `subprocess` does not ask for that.
@@ -287,8 +283,13 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
                         say(f"gate: {it.stage.name} has ended after {it.seconds:.0f} s")
                         it.show()
         finally:
+            for how in (signal.SIGINT, signal.SIGKILL):
+                give_up_at = time.monotonic() + GRACE
+                for it in under_way:
+                    it.end(how)
+                while any(it.code is None for it in under_way) and time.monotonic() < give_up_at:
+                    time.sleep(0.1)
             for it in under_way:
-                it.end()
                 if not alone:
                     it.show()
         summarize(over)
