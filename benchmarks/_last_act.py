@@ -31,13 +31,13 @@ from neli_router.errors import NeliError
 from neli_router.lab.processes.group import send_at_rest
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Event
+from tests.support.waiting import PATIENCE
 
 __all__ = ["FAULTS", "last_acts"]
 
 FAULTS = ("agent_killed", "run_killed", "agent_stopped")
 
 ROLE = 1
-PATIENCE = 60.0
 ATTEMPTS = 10
 """The number of attempts for one trial: see the essay."""
 

@@ -52,11 +52,10 @@ from neli_router.member.runtime import Runtime
 from neli_router.member.witness.base import OwnLife
 from neli_router.member.witness.registration import Registration
 from neli_router.protocols.induction.fold import State
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 __all__ = ["REQUEST", "Options", "processor_seconds", "run", "started_agent", "until_ready"]
 
-PATIENCE = 60.0
 CLIENTS = 50
 
 ROLE = 0

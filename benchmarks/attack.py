@@ -27,12 +27,11 @@ from statistics import quantiles
 
 from benchmarks import BenchmarkOptions, Figures, option
 from tests.support.agents.strangers import ATTACKS, attack
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 __all__ = ["Options", "run"]
 
 LEASE = 1.0
-PATIENCE = 60.0
 PACE = 0.005
 SAMPLE_EVERY = 0.1
 PROBE_EVERY = 1.0

@@ -34,6 +34,7 @@ from benchmarks.agent import REQUEST, started_agent, until_ready
 from benchmarks.memory import growth
 from neli_router.errors import NeliError
 from neli_router.member.member import Member
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "run"]
 
@@ -44,8 +45,6 @@ GUESTS = 3
 NAMES = 9
 """The number of names that guests take in turn. A group remembers departed members, for as long as it decides."""
 
-REST_MAX = 15.0
-"""Seconds for the agent to release everything of the last clients that left."""
 
 PATHS = (
     b"/v1/owner?key=%d",
@@ -134,7 +133,7 @@ def _sample(process: int) -> Sample:
 
 async def _at_rest(process: int, before: Sample) -> Sample:
     """A sample of the agent when it has noticed that all clients are gone."""
-    give_up_at = time.monotonic() + REST_MAX
+    give_up_at = time.monotonic() + PATIENCE
     found = _sample(process)
     while found.descriptors > before.descriptors and time.monotonic() < give_up_at:
         await asyncio.sleep(0.2)

@@ -34,6 +34,7 @@ from typing import Any, NoReturn, TextIO
 
 from benchmarks import BenchmarkOptions, Figures, option
 from benchmarks._fuzz import MARKER, FuzzPart, addresses, datagrams, http_door, neli_toml, records, redis_table
+from tests.support.waiting import PATIENCE
 
 __all__ = ["PARTS", "Options", "fuzz", "run"]
 
@@ -46,8 +47,9 @@ PARTS: Mapping[str, FuzzPart] = {
     "neli_toml": FuzzPart(neli_toml.DOCUMENTED, neli_toml.opened),
 }
 
-HANG_MAX = 30.0
-"""Seconds for one input. The slowest inputs wait for a second or two; a busy machine must not look like a hang."""
+HANG_MAX = 2 * PATIENCE
+"""Seconds for one input. The slowest inputs wait for a second or two; a busy machine must not look like a hang. It is
+longer than the wait for an answer, which names the line that waits."""
 
 
 class Hung(BaseException):

@@ -48,11 +48,10 @@ from neli_router.drivers.open import open_ledger
 from neli_router.lab.processes.group import ProcessGroup
 from neli_router.protocols.induction.fold import MEMBERS_MAX
 from neli_router.protocols.induction.records import Join, decode
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "leaderless", "run"]
 
-START_MAX = 90.0
-"""Seconds for one process to found the group and to lead everything."""
 
 LOOK_EVERY = 0.02
 
@@ -140,12 +139,12 @@ def _joined(there: str, partitions: int, lease: float, limit: float) -> Figures:
         tenants = [Tenant(folder / f"{member}.1.notes") for member in ("m1", "m2")]
         first, second = tenants
         group.start("m1")
-        _follow(followed, tenants, lambda: first.leads == partitions, START_MAX)
+        _follow(followed, tenants, lambda: first.leads == partitions, PATIENCE)
         assert first.leads == partitions, f"one process was to lead everything:\n{group.processes[0].log}"
         _follow(followed, tenants, lambda: False, lease)
         before = first.fenced, first.fenced_partitions
         group.start("m2")
-        _follow(followed, tenants, lambda: followed.joined_at < inf, START_MAX)
+        _follow(followed, tenants, lambda: followed.joined_at < inf, PATIENCE)
         assert followed.joined_at < inf, f"the second process was to join:\n{group.processes[1].log}"
         half = [partitions // 2, partitions - partitions // 2]
         is_balanced = _follow(followed, tenants, lambda: sorted(it.leads for it in tenants) == half, limit)

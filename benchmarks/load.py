@@ -26,12 +26,12 @@ from neli_router.protocols.induction.assignment import LOAD_MOVES_MAX
 from neli_router.protocols.induction.records import Load
 from neli_router.router.loads import LoadProfile
 from neli_router.status.group_view import GroupView
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "run"]
 
 EVEN = 1.1  # The same bound as the command's.
 CHANGES_MAX = 20
-WAIT_MAX = 60.0
 
 
 class Options(BenchmarkOptions):
@@ -100,7 +100,7 @@ def _group(stack: ExitStack, size: int, layout: Layout) -> list[Member]:
 
 
 def _await_handovers(member: Member, size: int) -> None:
-    give_up_at = perf_counter() + WAIT_MAX
+    give_up_at = perf_counter() + PATIENCE
     with member.router.watch() as watch:
         while len((state := member.state).seats) < size or state.owners != state.targets:
             assert perf_counter() < give_up_at, "the group did not settle"

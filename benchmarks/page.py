@@ -39,10 +39,10 @@ from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Certify, Expire, Record
 from tests.support.browsing import missing, started
 from tests.support.page_stand_in import StandIn, after_takeover, group
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "run"]
 
-PATIENCE = 60.0
 ROOT = Path(__file__).resolve().parent.parent
 
 AGENT = """

@@ -67,6 +67,7 @@ from neli_router.router.table import Table
 from tests.support.processes.ledger_copy import LedgerCopy
 from tests.support.servers import kafka as kafka_servers
 from tests.support.servers.kafka import Kafka
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Claims", "Client", "Options", "moves_of", "run"]
 
@@ -80,7 +81,6 @@ REQUEST_EVERY = 0.05
 ANY = ""
 """Stands for the name of any process."""
 
-ASK_MAX = 30.0
 
 Span = tuple[float, float]
 
@@ -163,7 +163,7 @@ def _ours(there: str, kind: str, options: Options) -> Figures:
 def _static(bootstrap: str, kind: str, options: Options) -> Figures:
     topic = f"restart-{uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, options.partitions, 1)])[topic].result(ASK_MAX)
+    admin.create_topics([NewTopic(topic, options.partitions, 1)])[topic].result(PATIENCE)
     with tempfile.TemporaryDirectory(prefix="neli-restart-") as folder:
         program, ledger = ("benchmarks._static_consumer",), f"kafka://{bootstrap}/{topic}"
         with ProcessGroup(

@@ -40,11 +40,10 @@ from benchmarks import BenchmarkOptions, Figures, option, switch
 from benchmarks._last_act import FAULTS, last_acts
 from neli_router.agent import Client
 from neli_router.errors import NeliError
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 __all__ = ["Options", "run"]
 
-PATIENCE = 60.0
 ROLE = 1
 PARTITIONS = 4
 DRAIN_TIMEOUT = 0.3

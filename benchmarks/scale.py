@@ -55,6 +55,7 @@ from neli_router.lab.processes.group import ProcessGroup
 from neli_router.protocols.induction.fold import MEMBERS_MAX, State, fold, fold_beats
 from neli_router.protocols.induction.records import Beat, Expire, Join, Snapshot, decode, encode
 from neli_router.protocols.induction.snapshots import interval, restore, snapshot
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "feed", "run"]
 
@@ -72,7 +73,6 @@ FILLER = b"{}"
 SETTLE = 2.0
 """Leases after the Join."""
 
-START_MAX = 180.0
 
 MEMBERS, QUICK_MEMBERS = (10, 30, 100, 300, 1000, 3000, 10_000), (10, 30)
 PARTITIONS, QUICK_PARTITIONS = (256, 4096, 16_384, 65_536), (256,)
@@ -251,7 +251,7 @@ def _real(members: int, partitions: int, lease: float, seconds: float) -> Figure
 
 def _takeover(ledger: Ledger, silent: str) -> float:
     """Seconds from the last Beat of `silent` until its Expire is read."""
-    sent_at, give_up_at = host_clock(), host_clock() + START_MAX
+    sent_at, give_up_at = host_clock(), host_clock() + PATIENCE
     while host_clock() < give_up_at:
         for entry in patient_read(ledger, FEED_EVERY):
             record = decode(entry.payload)
@@ -259,7 +259,7 @@ def _takeover(ledger: Ledger, silent: str) -> float:
                 sent_at = record.sent_at
             elif isinstance(record, Expire) and silent in record.last_beats:
                 return host_clock() - sent_at
-    raise TimeoutError(f"the member was to expire another within {START_MAX:g} s")
+    raise TimeoutError(f"the member was to expire another within {PATIENCE:g} s")
 
 
 def _write(ledger: Ledger, state: State) -> None:
@@ -273,12 +273,12 @@ def _write(ledger: Ledger, state: State) -> None:
 
 def _joined_at(ledger: Ledger) -> float:
     """Wait for the first Join; return when it was read."""
-    give_up_at = host_clock() + START_MAX
+    give_up_at = host_clock() + PATIENCE
     while host_clock() < give_up_at:
         for entry in patient_read(ledger, FEED_EVERY):
             if isinstance(decode(entry.payload), Join):
                 return host_clock()
-    raise TimeoutError(f"the member was to join within {START_MAX:g} s")
+    raise TimeoutError(f"the member was to join within {PATIENCE:g} s")
 
 
 def _between(ledger: Ledger, first: int, last: int) -> list[bytes]:

@@ -33,6 +33,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import BenchmarkOptions, Figures, option, switch
 from tests.support.servers.kafka import Kafka
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "run"]
 
@@ -47,7 +48,6 @@ WAKES_PER_SESSION = 20
 PARTITIONS = 8
 SETTLE_MAX = 30.0
 POLL = 0.05
-ASK_MAX = 30.0
 EXPELLED = "has failed, removing it from the group"
 """In the broker's log, after the group's name."""
 
@@ -69,7 +69,7 @@ class Sharing:
         self._over = True
 
     def await_left(self) -> None:
-        self._thread.join(ASK_MAX)
+        self._thread.join(PATIENCE)
 
     def _run(self) -> None:
         while not self._over:
@@ -101,7 +101,7 @@ class Broker:
     def group(self, members: int, session: float, awake: str, strategy: str) -> Iterator[tuple[str, list[Sharing]]]:
         """Members that all start together; the group's name first."""
         group = f"sessions-{uuid4().hex}"
-        self._admin.create_topics([NewTopic(group, PARTITIONS, 1)])[group].result(ASK_MAX)
+        self._admin.create_topics([NewTopic(group, PARTITIONS, 1)])[group].result(PATIENCE)
         settings: dict[str, object] = {
             "bootstrap.servers": self._bootstrap,
             "group.id": group,

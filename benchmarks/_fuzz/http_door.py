@@ -22,6 +22,7 @@ from benchmarks._fuzz import HUGE, MARKER, Attempt, any_bytes, any_text, mutated
 from neli_router.agent.wire import BODY_MAX, STATUS_OF, Refusal
 from neli_router.config.agent_options import AgentOptions
 from tests.support.agents.running import Running, configured, running
+from tests.support.waiting import PATIENCE
 
 __all__ = ["DOCUMENTED", "opened"]
 
@@ -29,8 +30,6 @@ DOCUMENTED = (ConnectionError, EOFError)
 """A connection that is cut off, which is the only way to answer bytes without a request."""
 
 TOKEN = f"{MARKER}-{MARKER}-token"
-ANSWER_MAX = 10.0
-"""Seconds until the end of an answer. A stream has no end, and is left after its head."""
 
 PATHS = (
     *(
@@ -138,7 +137,7 @@ def _body(rng: random.Random) -> str:
 @contextmanager
 def _connected(agent: Running, kind: str) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as client:
-        client.settimeout(ANSWER_MAX)
+        client.settimeout(PATIENCE)
         host, _, port = (agent.agent.tcp_address or "").rpartition(":")
         client.connect(agent.options.socket if kind == "unix" else (host, int(port)))
         yield client

@@ -23,6 +23,7 @@ from neli_router.drivers.owners.base import Card, Claim
 from neli_router.drivers.owners.redis import RedisOwners, channel, keys
 from neli_router.errors import GroupMismatch, LedgerUnavailable, LedgerUnusable, LookupFailed
 from tests.support.servers.redis import Redis
+from tests.support.waiting import PATIENCE
 
 __all__ = ["DOCUMENTED", "opened"]
 
@@ -52,9 +53,6 @@ CARDS: Sequence[object] = (
 )
 READ_MAX = 5.0
 
-READER_MAX = 20.0
-"""Seconds for a reader to end, on a machine that may be busy."""
-
 
 @contextmanager
 def opened() -> Iterator[Attempt]:
@@ -83,7 +81,7 @@ def _attempt(rng: random.Random, url: str, client: "redis_client.Redis") -> Iter
             yield f"{router!r} {router.at} {router.owner('key')} {router.table!r}"
         for thread in threading.enumerate():
             if thread.name == "neli-router":
-                thread.join(READER_MAX)
+                thread.join(PATIENCE)
                 assert not thread.is_alive(), "the reader of a closed router must end"
 
 

@@ -18,13 +18,13 @@ from typing import Self
 
 from benchmarks._peers.contender import Note, NoteReader
 from neli_router.core.clock import host_clock
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Contest"]
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENDERS = 3
 LOOK_EVERY = 0.005
-PATIENCE = 60.0
 
 
 class Contender:

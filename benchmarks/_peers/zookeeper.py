@@ -15,10 +15,9 @@ from kazoo.exceptions import KazooException  # type: ignore[import-untyped] # As
 from kazoo.protocol.states import KazooState  # type: ignore[import-untyped] # As above.
 
 from benchmarks._peers.contender import Notebook
+from tests.support.waiting import PATIENCE
 
 __all__ = ["contend"]
-
-START_MAX = 15.0
 
 
 def contend(address: str, setting: float, name: str, notebook: Notebook) -> None:
@@ -32,7 +31,7 @@ def contend(address: str, setting: float, name: str, notebook: Notebook) -> None
                 expired.set()
 
         client.add_listener(told)
-        client.start(timeout=START_MAX)
+        client.start(timeout=PATIENCE)
         granted = client.client_id is not None
         assert granted, "a client that has started has a session"
         threading.Thread(target=_campaign, args=(client, name, notebook, expired), daemon=True).start()

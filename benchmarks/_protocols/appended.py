@@ -15,11 +15,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from benchmarks._protocols.side import Side
 from neli_router.core.clock import host_clock
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Appended", "appended"]
 
 COMMITS = "__consumer_offsets"
-ASK_MAX = 30.0
 
 Ends = Mapping[tuple[str, int], int]
 
@@ -50,13 +50,13 @@ def appended(brokers: str, sides: Sequence[Side], seconds: float) -> dict[str, A
 
 
 def _ends(admin: AdminClient, topics: Sequence[str]) -> Ends:
-    known = admin.list_topics(timeout=ASK_MAX).topics
+    known = admin.list_topics(timeout=PATIENCE).topics
     places = [
         TopicPartition(topic, partition) for topic in topics if topic in known for partition in known[topic].partitions
     ]
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call] # It has no types of its own.
-    asked = admin.list_offsets(dict.fromkeys(places, latest), request_timeout=ASK_MAX)
-    return {(place.topic, place.partition): answer.result(ASK_MAX).offset for place, answer in asked.items()}
+    asked = admin.list_offsets(dict.fromkeys(places, latest), request_timeout=PATIENCE)
+    return {(place.topic, place.partition): answer.result(PATIENCE).offset for place, answer in asked.items()}
 
 
 def _read(brokers: str, sides: Sequence[Side], first: Ends, last: Ends) -> tuple[Counter[str], Counter[str]]:
@@ -66,7 +66,7 @@ def _read(brokers: str, sides: Sequence[Side], first: Ends, last: Ends) -> tuple
     left = {place for place, end in last.items() if end > first[place]}
     consumer.assign([TopicPartition(*place, first[place]) for place in left])
     while left:
-        message = consumer.poll(ASK_MAX)
+        message = consumer.poll(PATIENCE)
         assert message is not None, f"the broker did not return all appended records: {left}"
         assert message.error() is None, message.error()
         place = (str(message.topic()), int(message.partition() or 0))

@@ -32,6 +32,7 @@ from neli_router.protocols.electors.settings import MISSES
 from tests.support.processes.peer_group import PeerProcesses, loopback_places
 from tests.support.servers import network as networks
 from tests.support.servers.network import Network
+from tests.support.waiting import PATIENCE
 
 __all__ = ["BEAT", "ELECTORS", "ElectorRow", "opened_rows", "real_figures"]
 
@@ -47,7 +48,6 @@ LOOKS_PER_BEAT = 5
 """How often a program checks its leases. More checks cost processor time, which is scarce with many processes."""
 
 LOOK_EVERY = 0.02
-PATIENCE = 180.0
 
 
 class ElectorRow:

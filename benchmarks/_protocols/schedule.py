@@ -24,6 +24,7 @@ from neli_router.core.clock import host_clock
 from neli_router.lab.processes.group import MemberProcess
 from neli_router.lab.referee import Life
 from neli_router.router.router import Router
+from tests.support.waiting import PATIENCE
 
 __all__ = ["QUIET", "Schedule", "gap"]
 
@@ -33,8 +34,6 @@ SPREAD = 3.0
 fault comes at any moment between two."""
 
 LOOK_EVERY = 0.1
-PATIENCE = 180.0
-ASK_MAX = 30.0
 
 Left = list[tuple[Side, MemberProcess, list[int]]]
 """The process of each side that was killed or left, and the partitions that it led."""
@@ -139,9 +138,9 @@ class Schedule:
         counts = {name: len(router.members) for name, router in self._routers.items()}
         borrowed = {side.consumers: side.name for side in self._sides if side.consumers}
         if borrowed:
-            asked = self._admin.describe_consumer_groups([*borrowed], request_timeout=ASK_MAX)
+            asked = self._admin.describe_consumer_groups([*borrowed], request_timeout=PATIENCE)
             for group, answer in asked.items():
-                found = answer.result(ASK_MAX)
+                found = answer.result(PATIENCE)
                 counts[borrowed[group]] = len(found.members) if found.state is ConsumerGroupState.STABLE else 0
         return counts
 

@@ -18,6 +18,7 @@ from benchmarks._protocols.goneli import GoneliGroup
 from neli_router.config.config import Config
 from neli_router.lab.processes.group import MemberProcess, ProcessGroup
 from neli_router.lab.referee import Life, LifePhase
+from tests.support.waiting import PATIENCE
 
 __all__ = ["GONELI", "SIDES", "Found", "Side", "Tenures", "opened_sides"]
 
@@ -43,8 +44,6 @@ SHORTEST: Mapping[str, float] = {"induction": 0.1, "neli": 1.5, "fast-neli": 2.0
 """Leases. `induction` has the shortest that the benchmark `failover` tries by default. The others follow from a session
 of 6 s, the shortest that brokers accept by default: T of `neli` is three times the allowed clock difference, and the
 heartbeat timeout of the others is a third of a session."""
-
-ASK_MAX = 30.0
 
 
 @dataclass(slots=True)
@@ -143,5 +142,5 @@ def _side(folder: Path, there: str, name: str, *, shortest: bool) -> Side:
 def _goneli(folder: Path, brokers: str, name: str, group: str, *, lease: float = GONELI_TIMEOUT) -> Side:
     topic = f"{group}.neli"
     admin = AdminClient({"bootstrap.servers": brokers})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(ASK_MAX)  # goNELI does not create it.
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE)  # goNELI does not create it.
     return Side(name, GoneliGroup(folder, brokers, group, topic, heartbeat_timeout=lease), topic, group)

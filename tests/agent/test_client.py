@@ -163,7 +163,7 @@ def test_leading_waits_is_renewed_and_gives_the_role_back(stand_in: StandIn, cli
     until(lambda: stand_in.held == 0)
     with (
         whenever(lambda: stand_in.held == 1, lambda: stand_in.leads(remaining=20)),
-        client.leading("nightly", timeout=60) as lease,
+        client.leading("nightly", timeout=PATIENCE) as lease,
     ):
         before, stand_in.lease = lease.remaining(), LeaseView(0, True, "alpha", 7, 50.0, 10.0)
         stand_in.say("renewed", stand_in.lease)
@@ -185,7 +185,7 @@ def test_a_revoked_lease_still_holds_so_that_the_program_may_finish(stand_in: St
         began = host_clock()
         assert (False, True) == (lease.revoked.wait(0.01), host_clock() >= began + 0.01)
         stand_in.say("revoked", why="beta is to have it")
-        assert (True, True) == (lease.revoked.wait(60), lease.holds())
+        assert (True, True) == (lease.revoked.wait(PATIENCE), lease.holds())
         # It is renewed while it finishes, although it no longer leads in the sense that new work may begin.
         stand_in.lease = LeaseView(0, False, "alpha", 7, 90.0)
         stand_in.say("renewed")
@@ -198,7 +198,7 @@ def test_a_fenced_lease_is_lost_at_once_and_its_block_raises(stand_in: StandIn, 
     with pytest.raises(LeaseLost, match="was expired by beta"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         lease.on_news(heard.set)
         stand_in.say("fenced", why="it was expired by beta")
-        assert (True, True) == (lease.revoked.wait(60), heard.wait(60))
+        assert (True, True) == (lease.revoked.wait(PATIENCE), heard.wait(PATIENCE))
         with pytest.raises(LeaseLost):
             lease.check()
         until(lambda: stand_in.held == 0, "the end of its stream")
@@ -211,7 +211,7 @@ def test_a_lease_of_an_agent_that_died_runs_out_by_itself(tmp_path: Path) -> Non
             agent.leads(remaining=6.0)
             block = client.leading("nightly")
             lease = block.__enter__()
-        assert (True, True) == (lease.holds(), lease.revoked.wait(60))
+        assert (True, True) == (lease.holds(), lease.revoked.wait(PATIENCE))
         with pytest.raises(LeaseLost, match="without being renewed"):
             block.__exit__(None, None, None)
 
@@ -228,7 +228,7 @@ def test_closing_the_client_loses_its_blocks(stand_in: StandIn, client: Client) 
     with pytest.raises(LeaseLost, match="client was closed"), client.leading("nightly") as lease:  # noqa: PT012 - its end raises.
         client.close()
         assert not lease.holds()  # The agent may hand the role over as soon as it sees the end of the stream.
-        assert lease.revoked.wait(60)
+        assert lease.revoked.wait(PATIENCE)
     until(lambda: stand_in.held == 0)
 
 

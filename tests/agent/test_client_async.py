@@ -25,7 +25,7 @@ def scene(story: Story) -> Callable[[tuple[StandIn, str]], None]:
     @in_loop
     async def test(place: tuple[StandIn, str]) -> None:
         agent, address = place
-        async with AsyncClient(address, timeout=60) as client:
+        async with AsyncClient(address, timeout=PATIENCE) as client:
             await story(agent, client)
 
     return test
@@ -76,7 +76,7 @@ async def test_leading_waits_is_renewed_and_gives_the_role_back(agent: StandIn, 
         began = host_clock()
         assert (False, True) == (await lease.revoked.wait(0.01), host_clock() >= began + 0.01)
         agent.say("revoked")
-        assert (True, True) == (await lease.revoked.wait(60), lease.holds())
+        assert (True, True) == (await lease.revoked.wait(PATIENCE), lease.holds())
     assert not lease.holds()
     await until_in_loop(lambda: agent.held == 0)
 
@@ -92,7 +92,7 @@ async def test_a_block_is_cancelled_when_its_lease_or_a_partition_is_lost(agent:
     with pytest.raises(LeaseLost, match="expired by beta"):  # noqa: PT012 - its end raises.
         async with client.share([3, 5]) as share:
             agent.say("revoked", ShareView("alpha", {3: 7}))
-            assert await share.ending.wait(60)
+            assert await share.ending.wait(PATIENCE)
             agent.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
             await asyncio.Event().wait()
     task = asyncio.current_task()

@@ -80,7 +80,7 @@ def test_a_share_is_lost_with_its_first_partition_and_the_others_hold_on(stand_i
         share.on_news(heard.set)
         stand_in.share = ShareView("alpha", {3: 7}, 500.0)
         stand_in.say("fenced", ShareView("alpha", {5: 7}, why="expired by beta"))
-        assert (True, True) == (share.ending.wait(60), heard.wait(60))
+        assert (True, True) == (share.ending.wait(PATIENCE), heard.wait(PATIENCE))
         share.check(3)
         for partition in (5, None):
             with pytest.raises(LeaseLost, match="expired by beta"):
@@ -95,7 +95,7 @@ def test_all_of_a_share_is_fenced_when_its_agent_ends(stand_in: StandIn, client:
     why = "this agent is being stopped"
     with pytest.raises(LeaseLost, match=why), client.share() as share:  # noqa: PT012 - its end raises.
         stand_in.say("ended", ShareView("alpha", why=why))
-        assert share.ending.wait(60)
+        assert share.ending.wait(PATIENCE)
         assert {3: why, 5: why} == share.fenced
 
 
@@ -107,7 +107,7 @@ def test_after_a_broken_stream_a_share_is_what_the_agent_still_holds(stand_in: S
         share.check()
         stand_in.share = ShareView("alpha", {3: 7, 5: 8, 9: 9}, 30.0)
         stand_in.hang_up()
-        assert share.ending.wait(60)
+        assert share.ending.wait(PATIENCE)
         until(lambda: share.more)
         assert [True, False, False] == [share.holds(partition) for partition in (3, 5, 6)]
         assert "it was acquired again, under term 8" == share.fenced[5]
@@ -128,7 +128,7 @@ def test_news_before_a_share_is_confirmed_is_not_lost(stand_in: StandIn, client:
         stand_in.share = ShareView("alpha", {3: 7, 5: 7}, 30.0)
         stand_in.say("renewed", stand_in.share)
 
-    with whenever(lambda: stand_in.held == 1, begin), client.share(timeout=60) as share:
+    with whenever(lambda: stand_in.held == 1, begin), client.share(timeout=PATIENCE) as share:
         assert ({3: 7, 5: 7}, {4: 8}, frozenset({5})) == (share.terms, share.more, share.revoked)
         assert share.ending
 

@@ -16,6 +16,7 @@ from neli_router.config.agent_options import AgentOptions
 from neli_router.core.logs import logger
 from neli_router.hosts.descendants import children
 from tests.support.processes.forked import Program
+from tests.support.waiting import PATIENCE
 
 PROGRAM = "from neli_router.commands.configuration import agent_command; agent_command()"
 
@@ -56,7 +57,7 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
         assert 3 == reloaded["weight"]
         process.send_signal(signal.SIGTERM)
         assert "agent.stopped" in (event["event"] for event in events)
-        assert 0 == process.wait(60)
+        assert 0 == process.wait(PATIENCE)
 
 
 @pytest.mark.usefixtures("own_log")

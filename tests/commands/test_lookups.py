@@ -17,7 +17,7 @@ from neli_router.member.member import Member
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
 from tests.support.commands import neli
 from tests.support.processes.forked import Program
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 WATCH = "from neli_router.commands.lookups import watch_command; watch_command(prog_name='neli watch')"
 ALPHA = "alpha http://alpha:1 partition 0 term 4"
@@ -98,7 +98,7 @@ def test_a_watch_ends_when_its_reader_is_gone(place: StandIn, tmp_path: Path) ->
     with Program(WATCH, "k", folder=tmp_path) as process:
         assert [ALPHA] == after_the_time(process.stdout.readline())
         process.stdout.close()
-        assert process.wait(60) in {0, 1}, "1 if it wrote a line before it noticed"
+        assert process.wait(PATIENCE) in {0, 1}, "1 if it wrote a line before it noticed"
 
 
 @pytest.mark.parametrize("command", ["members", "table", "watch", "owner a", "run --key r -- true"])
@@ -160,4 +160,4 @@ def test_a_watch_of_a_ledger_prints_present_owners_and_changes(ledger: Config, t
             while json.loads(process.stdout.readline())["name"] != "b":  # Before, a partition may have no owner.
                 pass
         process.stdout.close()
-        assert process.wait(60) in {0, 1}, "1 if it wrote a line before it noticed"
+        assert process.wait(PATIENCE) in {0, 1}, "1 if it wrote a line before it noticed"

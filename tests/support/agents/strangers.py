@@ -16,6 +16,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from tests.support.waiting import PATIENCE
+
 __all__ = ["ATTACKS", "attack"]
 
 Attack = Callable[[str, int], Awaitable[None]]
@@ -27,7 +29,6 @@ MEBIBYTE = 2**20
 HEAD = b"GET /?%b HTTP/1.1\r\n" % (b"x" * 120_000) + b"".join(b"a%d: \r\n" % number for number in range(90))
 RESET = struct.pack("ii", 1, 0)
 PAUSE = 0.01
-PATIENCE = 10.0
 
 
 async def pipelining(host: str, port: int) -> None:

@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from neli_router.hosts.leash import leashed
+from tests.support.waiting import PATIENCE
 
 __all__ = ["ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
-
-STOP_MAX = 20.0
 
 PORTS_FROM = 10_000
 """Lower ports belong to services of the machine."""
@@ -148,7 +147,7 @@ class ServerProcess:
         """Wait for its end, after another process has killed it."""
         process, self._process = self._process, None
         if process is not None:
-            process.wait(STOP_MAX)
+            process.wait(PATIENCE)
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -165,7 +164,7 @@ class ServerProcess:
             os.killpg(process.pid, signal.SIGCONT)
             os.killpg(process.pid, how)
         try:
-            process.wait(STOP_MAX)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(STOP_MAX)
+            process.wait(PATIENCE)
