@@ -5,7 +5,7 @@
 
 A scene begins at its share of the time that the user gave, or later, when the previous scene has ended. It ends when
 the processes' notes show the expected result. If that takes longer than PATIENCE, the story ends, is reported as
-unfinished, and is judged all the same.
+unfinished, and is judged all the same: the checks decide how long something may take.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,6 +17,7 @@ from neli_router.core.clock import host_clock
 from neli_router.lab.demo.checks import TAKEOVER_LEASES, takeover
 from neli_router.lab.demo.scene import Action, ActionKind, Pause, Scene, Unfinished
 from neli_router.lab.demo.traffic import LookUpLoop
+from neli_router.lab.processes.group import PATIENCE
 from neli_router.lab.referee import Life
 
 __all__ = ["MEMBERS_MAX", "NAMES", "Story"]
@@ -25,10 +26,6 @@ NAMES = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel
 """Each begins with a different letter, which stands for the member where space is short."""
 
 MEMBERS_MAX = len(NAMES)
-
-PATIENCE = 60.0
-"""How long the story waits for anything, in seconds, on top of the leases that a takeover may take. It only ends a
-story that is stuck; the checks decide how long something may take."""
 
 STOPPED_ON_LEASES = 2
 """How many leases a stopped member stays stopped after others took over. More makes it clearer that it is too late."""

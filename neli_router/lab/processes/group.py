@@ -30,10 +30,7 @@ from neli_router.drivers.ledgers.sqlite.file import SqliteFile
 from neli_router.lab.referee import Life, LifePhase, Verdict, in_true_time, judged
 from neli_router.status.notes import Note, NoteReader
 
-__all__ = ["MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "shared_by"]
-
-END_MAX = 40.0
-"""How long a process may take to leave: longer than a member waits for its program before it gives up."""
+__all__ = ["PATIENCE", "MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "shared_by"]
 
 PATIENCE = 180.0
 """Seconds to wait before giving up on something that must happen. It takes two or three; more on a busy machine."""
@@ -122,8 +119,8 @@ class MemberProcess:
         return at
 
     def exit_code(self) -> int:
-        """Wait at most END_MAX for its end; returns its exit code."""
-        return self._process.wait(END_MAX)
+        """Wait at most PATIENCE for its end; returns its exit code."""
+        return self._process.wait(PATIENCE)
 
     def fresh_notes(self) -> list[Note]:
         """Its notes since the last call."""
