@@ -1,14 +1,15 @@
 """Shared by all tests: a home of their own, transcripts that can be rewritten, and the servers, each started once.
 
 Each test has its own HOME and XDG folders, and no NELI_* variables from the person who runs it. So it neither reads a
-`neli.toml` nor meets an agent of this machine, and it leaves nothing behind. Things shared in a session, such as the
-agent of a whole module, live in the session's home.
+`neli.toml` nor meets an agent of this machine, and it leaves nothing behind, not even the level of our log. Things
+shared in a session, such as the agent of a whole module, live in the session's home.
 
 A test that needs a server requests it with a fixture and a marker. If the machine cannot run the server, the test is
 skipped and says why; with CI=true that is a failure.
 """
 
 import gc
+import logging
 import os
 import shutil
 import tempfile
@@ -88,9 +89,13 @@ def _home(config: pytest.Config) -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in _home(pytestconfig).items():
         monkeypatch.setenv(name, value)
+    log = logging.getLogger("neli_router")
+    level = log.level
+    yield
+    log.setLevel(level)  # Commands set it.
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ from neli_router.protocols.protocol import Acquired, Event
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged about tasks. There is more if another test has left the level at INFO."""
+    """What was logged about tasks."""
     return [line for line in caplog.messages if line.startswith("background.")]
 
 
