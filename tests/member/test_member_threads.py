@@ -155,7 +155,7 @@ def test_closing_in_a_handler_does_not_deadlock(when: type[Event]) -> None:
     runtime = Unsteady()
 
     def close(event: Event) -> None:
-        if isinstance(event, when):
+        if isinstance(event, when | Fenced):  # On a busy machine the member may lose its lease before it is asked.
             member.close()
             member.close(timeout=0.0)
 
