@@ -45,7 +45,6 @@ GUESTS = 3
 NAMES = 9
 """The number of names that guests take in turn. A group remembers departed members, for as long as it decides."""
 
-
 PATHS = (
     b"/v1/owner?key=%d",
     b"/v1/owner?partition=%d",

@@ -52,7 +52,6 @@ from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "leaderless", "run"]
 
-
 LOOK_EVERY = 0.02
 
 SMALL = 4096

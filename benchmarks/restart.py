@@ -81,7 +81,6 @@ REQUEST_EVERY = 0.05
 ANY = ""
 """Stands for the name of any process."""
 
-
 Span = tuple[float, float]
 
 Named = Callable[[int, float], str | None]
