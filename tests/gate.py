@@ -170,8 +170,8 @@ class Run:
         sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
         sys.stdout.flush()
 
-    def end(self, how: signal.Signals) -> None:
-        """Stop it, if it is still running, together with everything that it started."""
+    def send(self, how: signal.Signals) -> None:
+        """Send this to it and to everything that it started, if it is still running."""
         with suppress(ProcessLookupError):
             if self.code is None:
                 os.killpg(self._process.pid, how)
@@ -286,7 +286,7 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
             for how in (signal.SIGINT, signal.SIGKILL):
                 give_up_at = time.monotonic() + GRACE
                 for it in under_way:
-                    it.end(how)
+                    it.send(how)
                 while any(it.code is None for it in under_way) and time.monotonic() < give_up_at:
                     time.sleep(0.1)
             for it in under_way:

@@ -61,6 +61,7 @@ LEADER_SECONDS = (2.0, 6.0)
 
 
 def begin_member_fault(kind: str, name: str, target: "Storm", rng: random.Random) -> Fault:
+    """Inflict it on the member `name`."""
     network, hosts, process = target.cluster.network, target.cluster.hosts, target.process(name)
     seconds = target.lease * rng.uniform(0.2, 4)
     match kind:

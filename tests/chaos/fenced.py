@@ -84,8 +84,8 @@ class FencedWriter(Closing):
                     except fence.Refused:
                         table, done = "refusals", refused
                     done[partition] = term
-                    row = (None, partition, term, self._process)
-                    self._connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", row)
+                    row = (partition, term, self._process)
+                    self._connection.execute(f"INSERT INTO {table} (partition, term, process) VALUES (?, ?, ?)", row)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
@@ -94,6 +94,8 @@ class FencedWriter(Closing):
 
 
 class Writes(NamedTuple):
+    """The writes of all processes."""
+
     written: int
     refusals: list[tuple[str, int, int]]
     """The process, partition and term of each write that the fence refused."""

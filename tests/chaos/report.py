@@ -15,6 +15,7 @@ __all__ = ["led_again", "seen", "table"]
 
 
 def table(injected: Sequence[Injected]) -> str:
+    """One line for each kind of fault."""
     by_kind: dict[str, list[Injected]] = defaultdict(list)
     for fault in injected:
         by_kind[fault.kind].append(fault)

@@ -47,6 +47,7 @@ class Seen(NamedTuple):
 
     @property
     def overlaps(self) -> int:
+        """How often a job wrote after a later one."""
         return sum(later < earlier for earlier, later in zip(self.writers, self.writers[1:], strict=False))
 
 

@@ -17,7 +17,6 @@ import sys
 import time
 import warnings
 from datetime import UTC, datetime, timedelta
-from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,7 @@ BUNDLE = "dags-folder"
 LOOK_EVERY = 0.05
 
 told: dict[str, Any] = {}
+"""The orders of this attempt."""
 
 kept = list[Any]()
 """The connection to the API server that a thread of this first process serves. Each attempt has another."""
@@ -171,7 +171,8 @@ def main() -> None:
     (home / "dags").mkdir()
     db.initdb()
     DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
-    dags = {dag.dag_id: dag for dag in starmap(dag_of, product(("client", "cluster"), ("fail", "wait")))}
+    made = [dag_of(mode, way) for mode in ("client", "cluster") for way in ("fail", "wait")]
+    dags = {dag.dag_id: dag for dag in made}
     with DAG("warm", start_date=datetime(2026, 1, 1, tzinfo=UTC), schedule=None) as dags["warm"]:
         BashOperator(task_id="job", bash_command="true")
     bag = BundleDagBag(home / "dags", bundle_path=home / "dags", bundle_name=BUNDLE)

@@ -40,6 +40,8 @@ SECONDS = max(30.0, float(os.environ.get("NELI_TEST_SECONDS", "30")))
 
 
 class Run(NamedTuple):
+    """The outcome of a storm."""
+
     verdict: Verdict
     history: History
     storm: Storm

@@ -13,7 +13,7 @@ from neli_router.protocols.protocol import Acquired, Event
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged about tasks."""
+    """The lines of the log about tasks."""
     return [line for line in caplog.messages if line.startswith("background.")]
 
 

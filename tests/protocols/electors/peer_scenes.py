@@ -354,6 +354,6 @@ def played(lines: list[str]) -> Iterator[str]:
     gossip 3 lease=10       the protocol, or `council`; how many members there are; differences in their settings
     30 cut A BC             at 30, both ways; also: silence A BC, heal, kill A, start A, restart A, pause A, resume A,
                             close A, drain A, drain A 0 1, undrain A, busy A, free A (its program finishes), ask
-    40 nominate A C 0 1     an operator tells A to have C lead these partitions, or all of them
+    40 nominate A C 0 1     an operator asks A to let C lead these partitions, or all of them
     """
     return performed(lines, _Stage, _Stage.direct, _Stage.answers)
