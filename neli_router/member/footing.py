@@ -256,7 +256,7 @@ class GroupFooting(Footing):
 def _machine(settings: NeliSettings | FastNeliSettings, partitions: int, runtime: Runtime) -> GroupMachine:
     now, rng = runtime.clock(), runtime.rng()
     if isinstance(settings, NeliSettings):
-        return NeliMachine(settings, partitions, now, rng=rng)
+        return NeliMachine(settings, partitions, rng=rng)
     return FastNeliMachine(settings, partitions, now, rng=rng, wall_nanoseconds=1000 * runtime.wall())
 
 

@@ -118,10 +118,9 @@ class BaseMachine(ABC):
 
     caught_up = True  # Such a machine has nothing to catch up with.
 
-    def __init__(self, drain_timeout: float, now: float, rng: Random) -> None:
+    def __init__(self, drain_timeout: float, rng: Random) -> None:
         self.incarnation = f"{rng.getrandbits(64):016x}"
         self.error: NeliError | None = None
-        self.heard_at = now
         self._belief = Belief(drain_timeout)
         self._closing = self._told = False
 

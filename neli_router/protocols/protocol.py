@@ -417,10 +417,6 @@ class Machine(Protocol[Taken_contra, Given_co]):
     def error(self) -> NeliError | None:
         """The error that stopped this machine, or will stop it as soon as it may; None while it goes on."""
 
-    @property
-    def heard_at(self) -> float:
-        """When a sign of life of any member was last read; without any, when the machine began or was last stepped."""
-
     def step(self, event: Taken_contra, now: float) -> Sequence[Given_co]:
         """Take `event` at `now`, which never goes back."""
 

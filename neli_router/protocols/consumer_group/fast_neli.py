@@ -54,7 +54,7 @@ class FastNeliMachine(GroupMachine):
         self, settings: FastNeliSettings, partitions: int, now: float, *, wall_nanoseconds: int, rng: Random
     ) -> None:
         # goNELI ignores all partitions but the first, so its topics may have any number of them.
-        super().__init__(settings, min(partitions, 1) if settings.goneli else partitions, now, rng=rng)
+        super().__init__(settings, min(partitions, 1) if settings.goneli else partitions, rng=rng)
         self._began_at, self._wall = now, wall_nanoseconds
         self._name = settings.name.encode()
         self._mark = -1

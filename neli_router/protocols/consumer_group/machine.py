@@ -81,10 +81,10 @@ class GroupMachine(BaseMachine):
 
     settings: GroupSettings
 
-    def __init__(self, settings: GroupSettings, partitions: int, now: float, *, rng: Random) -> None:
+    def __init__(self, settings: GroupSettings, partitions: int, *, rng: Random) -> None:
         if partitions != settings.layout.partitions:
             raise _other_size(settings.layout.partitions, partitions)
-        super().__init__(settings.drain_timeout, now, rng)
+        super().__init__(settings.drain_timeout, rng)
         self.settings = settings
         self._held: dict[int, Held] = {}
         self._tenures: dict[int, int] = {}
@@ -229,8 +229,6 @@ class GroupMachine(BaseMachine):
                 self._tenures.pop(i, None)  # Otherwise the program would be asked to begin what it has to end.
 
     def _take(self, messages: Sequence[Message], wall: float, now: float, effects: list[BrokerEffect]) -> None:
-        if messages:
-            self.heard_at = now
         for message in messages:
             i, last = message.partition, self._offsets.get(message.partition, -1)
             if self._disregards(i):

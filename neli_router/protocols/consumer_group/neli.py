@@ -61,8 +61,8 @@ class NeliMachine(GroupMachine):
 
     settings: NeliSettings
 
-    def __init__(self, settings: NeliSettings, partitions: int, now: float, *, rng: Random) -> None:
-        super().__init__(settings, partitions, now, rng=rng)
+    def __init__(self, settings: NeliSettings, partitions: int, *, rng: Random) -> None:
+        super().__init__(settings, partitions, rng=rng)
         self.vector = [-inf] * partitions
         """The paper's V: when each partition was last heard from. The paper starts with zeros, but a clock that counts
         from the host's start may itself be near zero."""

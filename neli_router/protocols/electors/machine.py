@@ -39,8 +39,8 @@ class PeerMachine(BaseMachine):
     _why: str
     """Why tenures ended last, worded for the program."""
 
-    def __init__(self, settings: PeerSettings, causes: Iterable[tuple[str, str]], now: float, *, rng: Random) -> None:
-        super().__init__(settings.drain_timeout, now, rng)
+    def __init__(self, settings: PeerSettings, causes: Iterable[tuple[str, str]], *, rng: Random) -> None:
+        super().__init__(settings.drain_timeout, rng)
         self.transitions = Counter(dict.fromkeys(causes, 0))
         """(role, cause) -> how often this member entered that role, in any partition. All pairs exist from the start: a
         counter that only appears with its first event hides that event."""
@@ -119,7 +119,6 @@ class PeerMachine(BaseMachine):
         match event:
             case Heard(sender, body):
                 if sender != self._settings.me:
-                    self.heard_at = now
                     self._hear(sender, body, now, effects)
             case Nominate() | Prefer() | Rebalance():
                 self._nominate(event, now, effects)

@@ -116,7 +116,7 @@ class GossipMachine(PeerMachine):
     _settings: GossipSettings
 
     def __init__(self, settings: GossipSettings, memory: bytes, now: float, *, rng: Random) -> None:
-        super().__init__(settings, CAUSES, now, rng=rng)
+        super().__init__(settings, CAUSES, rng=rng)
         self._rng = rng
         size, me = settings.size, settings.me
         ascending = sorted(range(size), key=lambda p: uuid_of(settings.peers[p]))

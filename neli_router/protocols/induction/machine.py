@@ -155,6 +155,7 @@ class InductionMachine:
 
     @property
     def heard_at(self) -> float:
+        """When a sign of life of any member was last read; without any, when this one began or was last stepped."""
         return self.tenure.heard_at if self.tenure.heard else self._stepped_at
 
     @property

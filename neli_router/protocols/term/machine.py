@@ -123,7 +123,7 @@ class TermMachine(PeerMachine):
     _settings: TermSettings
 
     def __init__(self, settings: TermSettings, memory: bytes, now: float, *, rng: Random) -> None:
-        super().__init__(settings, CAUSES, now, rng=rng)
+        super().__init__(settings, CAUSES, rng=rng)
         self._time_out = settings.time_out
         self._beats = int(settings.lease / settings.beat * (1 + 1e-9))
         kept = _remembered(memory)

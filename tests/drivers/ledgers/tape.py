@@ -98,7 +98,7 @@ class Scripted:
 
     standing: Standing = NO_STANDING
     state = State()
-    incarnation, caught_up, error, heard_at = "", True, None, 0.0
+    incarnation, caught_up, error = "", True, None
 
     def __init__(self, log: list[Any]) -> None:
         self._log = log

@@ -67,7 +67,7 @@ def neli_settings(**told: object) -> NeliSettings:
 def begun(start: str, *, partitions: int = 4, **told: Any) -> NeliMachine | FastNeliMachine:
     told = {**STARTS[start], **told}
     if start in {"neli", "exclusive"}:
-        return NeliMachine(neli_settings(**told), partitions, 0.0, rng=Random(7))
+        return NeliMachine(neli_settings(**told), partitions, rng=Random(7))
     settings = FastNeliSettings(**{"name": "a", "layout": LAYOUT, **told})
     return FastNeliMachine(settings, partitions, 0.0, wall_nanoseconds=int(WALL) * 10**9, rng=Random(7))
 

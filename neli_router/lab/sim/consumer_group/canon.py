@@ -46,7 +46,6 @@ LEFT_OUT = {
     "_wall": "heartbeats are distinguished by what was sent",
     "_mark": "heartbeats are distinguished by what was sent",
     "_offsets": "the miniature's log loses nothing, so offsets rise",
-    "heard_at": "for the page alone",
     "_apart_told_at": "the miniature's clocks are within e",
     "_advised": "words in the log",
     "_away": "words in a reason",

@@ -113,7 +113,7 @@ class ConsumerBounds:
         settings, dice = self.settings(name), Random(born)
         if isinstance(settings, FastNeliSettings):
             return FastNeliMachine(settings, self.partitions, now, wall_nanoseconds=now * NANOSECONDS + born, rng=dice)
-        return NeliMachine(settings, self.partitions, now, rng=dice)
+        return NeliMachine(settings, self.partitions, rng=dice)
 
 
 NELI_PROFILES = {

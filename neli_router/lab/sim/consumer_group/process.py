@@ -111,7 +111,7 @@ class ConsumerProcess(SimulatedProcess):
                 settings, options.partitions, self.now, wall_nanoseconds=round(1e9 * day.at(world.now)), rng=dice
             )
             if isinstance(settings, FastNeliSettings)
-            else NeliMachine(settings, options.partitions, self.now, rng=dice)
+            else NeliMachine(settings, options.partitions, rng=dice)
         )
         self.consumer = Consumer(broker, label, clock=clock, on_news=self.thread.wake)
         self._subscription = SimulatedSubscription(self.consumer, self.thread, clock)
