@@ -346,15 +346,16 @@ import sys, time
 from neli_router import Config, Member
 
 member = Member(Config(sys.argv[1], name="script", lease=5.0), on_event={handler})
-assert member.pulse(60.0)
+assert member.pulse({patience})
 """
 
 
 @pytest.mark.parametrize("handler", ["None", 'lambda event: "Revoked" in str(event) and time.sleep(3600)'])
 def test_a_script_that_ends_without_closing_leaves_the_group(handler: str, tmp_path: Path) -> None:
     """It says only that its handler hangs."""
-    command = [sys.executable, "-c", SCRIPT.format(handler=handler), f"sqlite://{tmp_path}/ledger.db"]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    script = SCRIPT.format(handler=handler, patience=PATIENCE)
+    command = [sys.executable, "-c", script, f"sqlite://{tmp_path}/ledger.db"]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     assert (0, "") == (finished.returncode, finished.stdout)
     assert (handler == "None", handler != "None") == (not finished.stderr, finished.stderr.startswith("leader.fenced "))
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:

@@ -19,7 +19,7 @@ from neli_router.errors import ConfigError, NeliError
 from neli_router.lab.pipeline.feeds import TickTopic, feed_at
 from neli_router.lab.pipeline.ticks import SCHEMA, Market
 from neli_router.spark.feeds import MESSAGES, NumberedFiles, Topic
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LAYOUT = Layout(partitions=16)
 TICKS, INTERVALS = 3000, 5
@@ -100,7 +100,7 @@ def test_steps_end_at_any_offset_and_dropped_ones_are_an_error(new_topic: NewTop
     servers, name = address.removeprefix("kafka://").split("/")
     client = AdminClient({"bootstrap.servers": servers})
     for done in client.delete_records([TopicPartition(name, 0, 10)]).values():
-        done.result(60)
+        done.result(PATIENCE)
     with pytest.raises(NeliError, match="it has those from 10 to 600"):
         read(feed, 0, 0, 600)
 

@@ -89,9 +89,10 @@ def page_of(running: Witnessing) -> SharedPage:
 ASKING = """
 import sys
 from neli_router.agent import Client
-with Client(sys.argv[1], timeout=60) as client:
+from tests.support.waiting import PATIENCE
+with Client(sys.argv[1], timeout=PATIENCE) as client:
     client.guarded_by(int(sys.argv[2]))
-    print(client.lease(0, within=60).remaining())
+    print(client.lease(0, within=PATIENCE).remaining())
 """
 
 
