@@ -10,7 +10,7 @@
     core -----------------.
     fetch ----> airflow --'--> servers ------>
        '------> spark ------------------->         niced: a lease lost for lack of a core means work done twice
-    sample ------------->                          niced, too
+    sample ------------->                          niced, too, until only these two are left
 
 A stage begins when the stages before it have ended. Its output is printed when it ends or is stopped; until then, a
 line every SAY_EVERY seconds shows the progress of each stage. `python -m tests.gate core` runs only the core; any
@@ -170,6 +170,11 @@ class Run:
         sys.stdout.write(self._said.read_text(encoding="utf-8", errors="replace"))
         sys.stdout.flush()
 
+    def hurry(self) -> None:
+        """Stand back for nothing any more. Otherwise, other programs of a busy machine get most of the time."""
+        with suppress(OSError):
+            Path("/proc", str(self._process.pid), "autogroup").write_text("0", encoding="ascii")
+
     def send(self, how: signal.Signals) -> None:
         """Send this to it and to everything that it started, if it is still running."""
         with suppress(ProcessLookupError):
@@ -279,6 +284,9 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
                 else:
                     under_way.remove(it)
                     over.append(it)
+                    if not waiting and all(one.stage.niced for one in under_way):
+                        for last in under_way:
+                            last.hurry()
                     if not alone:
                         say(f"gate: {it.stage.name} has ended after {it.seconds:.0f} s")
                         it.show()
