@@ -17,7 +17,7 @@ from neli_router.core.clock import host_clock
 from neli_router.errors import NoAgent
 from neli_router.hosts.descendants import children
 from neli_router.hosts.guardian import margin_of
-from neli_router.lab.processes.group import send_at_rest
+from neli_router.lab.processes.group import act_at_rest
 from tests.support.agents.stand_in import PATIENCE, StandIn, standing_in
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
@@ -453,7 +453,7 @@ def with_a_command(hosts: Sequence[Host]) -> Sequence[Host]:
 def test_when_an_agent_ends_its_command_ends_before_another_begins(settled: Settled, number: signal.Signals) -> None:
     first, second = with_a_command(settled(1, 1))
     gone = first.pids
-    send_at_rest(cast("Any", first.agent), number, first.ledger)
+    act_at_rest(first.ledger, lambda: cast("Any", first.agent).send_signal(number))
     until(lambda: second.pids)
     assert none_lives(gone)
     assert 75 == first.run.wait(PATIENCE)

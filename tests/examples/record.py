@@ -7,8 +7,7 @@ may begin then, but the older one must not come to its end after that.
 """
 
 import os
-import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,11 +52,11 @@ class Record:
         note(self.path, "end", term, pid)
 
     @contextmanager
-    def runs_elsewhere(self, number: signal.Signals) -> Iterator[tuple[int, int]]:
+    def runs_elsewhere(self, send: Callable[[int], object]) -> Iterator[tuple[int, int]]:
         """Send a signal to the process that runs the job. After the block, another process has run it."""
         term, pid = self.latest()
         seen = len(self.lines())
-        os.kill(pid, number)
+        send(pid)
         yield term, pid
         until(lambda: any(kind == "begin" and int(of) != pid for kind, *_, of in self.lines()[seen:]), "another's run")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import neli_router
 from examples.client import ask
 from neli_router import Router
 from neli_router.errors import NoOwner
+from neli_router.lab.processes.group import act_at_rest
 from tests.examples.record import KILLS, Record
 from tests.support.servers.process import free_port
 from tests.support.waiting import PATIENCE, beside, until
@@ -72,14 +74,17 @@ class Fleet:
             until(lambda: len(owners(router)) == 3, "three members")
             for _ in range(KILLS):
                 until(lambda: len(owners(router)) > 1, "another member")
-                with self.record.runs_elsewhere(signal.SIGKILL):
+                with self.record.runs_elsewhere(lambda pid: os.kill(pid, signal.SIGKILL)):
                     begin()
             until(lambda: len(owners(router)) > 1, "another member")
-            with self.record.runs_elsewhere(signal.SIGSTOP) as (term, frozen):
+            with self.record.runs_elsewhere(self._freeze) as (term, frozen):
                 until(lambda: term_of(router, role) > term, "another owner")
                 os.kill(frozen, signal.SIGCONT)  # It may hold a lock on the example's own database.
-            with self.record.runs_elsewhere(signal.SIGTERM):
+            with self.record.runs_elsewhere(lambda pid: os.kill(pid, signal.SIGTERM)):
                 pass
+
+    def _freeze(self, pid: int) -> None:
+        act_at_rest(self.folder / "ledger.db", partial(os.kill, pid, signal.SIGSTOP))
 
     def end(self) -> None:
         """SIGTERM for all that live, and each ends in good order."""

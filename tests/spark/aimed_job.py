@@ -12,6 +12,7 @@ target.
 import os
 import runpy
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ JOB = Path(__file__).parents[2] / "dags" / "jobs" / "publish_prices.py"
 
 __all__: list[str] = []
 
+STOPPER = """
+import os, signal, sys
+from neli_router.lab.processes.group import act_at_rest
+
+act_at_rest(sys.argv[1], lambda: os.killpg(int(sys.argv[2]), signal.SIGSTOP))
+"""
+
 
 def _aim(kind: str, number: int, note: Path) -> None:
     original, count = DeltaTable.create_write_transaction, 0
@@ -33,8 +41,9 @@ def _aim(kind: str, number: int, note: Path) -> None:
         if not actions or count != number:
             return original(table, actions, *arguments, **named)
         note.write_text(" ".join(action.path for action in actions))
-        if kind == "stop":
-            os.killpg(os.getpgrp(), signal.SIGSTOP)
+        if kind == "stop":  # By another process, which is not stopped while it holds the ledger.
+            stopper = [sys.executable, "-c", STOPPER, os.environ["AIMED_LEDGER"], str(os.getpgrp())]
+            subprocess.run(stopper, start_new_session=True, check=True)
         original(table, actions, *arguments, **named)
         if kind == "kill":
             gateway = SparkContext._gateway

@@ -157,6 +157,7 @@ class _Play:
                 job=[str(AIMED), "--master", "local[1]", "--until", str(INTERVALS), *map(str, job)],
                 environment={
                     "AIMED_AT": aim,
+                    "AIMED_LEDGER": self._ledger.removeprefix("sqlite://"),
                     "AIMED_NOTE": str(self._folder / f"{name}.note"),
                     "PYSPARK_SUBMIT_ARGS": submitted({**SETTINGS, **ELSEWHERE}),
                 },

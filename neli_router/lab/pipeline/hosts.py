@@ -57,11 +57,8 @@ class HostProcesses(Closing):
         """Kill agent, driver and JVM in one step, as if the machine had lost power."""
         self._signal(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """Stop all of them, as if the machine were suspended."""
-        self._signal(signal.SIGSTOP)
-
     def resume(self) -> None:
+        """Continue them, after something has stopped all of them."""
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from neli_router.drivers.ledgers.sqlite.file import SqliteFile
 from neli_router.lab.referee import Life, LifePhase, Verdict, in_true_time, judged
 from neli_router.status.notes import Note, NoteReader
 
-__all__ = ["PATIENCE", "MemberProcess", "ProcessGroup", "led_elsewhere", "send_at_rest", "shared_by"]
+__all__ = ["PATIENCE", "MemberProcess", "ProcessGroup", "act_at_rest", "led_elsewhere", "shared_by"]
 
 PATIENCE = 180.0
 """Seconds to wait before giving up on something that must happen. It takes two or three; more on a busy machine."""
@@ -39,18 +40,15 @@ LOOK_EVERY = 0.01
 """Seconds between two looks at notes. They carry their own times, so looking more often would only slow down the
 processes."""
 
-LOCK_MAX = 1.0
-"""How long `send_at_rest` may wait for the ledger. No process holds it for longer than one transaction."""
 
-
-def send_at_rest(process: "subprocess.Popen[bytes]", number: signal.Signals, ledger: Path | str) -> None:
-    """Send a signal at a moment at which `process` is not writing to the SQLite `ledger`.
+def act_at_rest(ledger: Path | str, act: Callable[[], object]) -> None:
+    """Send a signal at a moment at which no process is writing to the SQLite `ledger`.
 
     A process that is stopped in the middle of a transaction keeps its lock, so every other append waits until it is
     woken up. That breaks no promise, but it is an outage, not a failover. So the signal is sent while we hold the lock.
     """
-    with closing(SqliteFile(ledger, create=False, busy_max=LOCK_MAX)) as file:
-        file.write("sending a signal", lambda _: process.send_signal(number), lasting=False)
+    with closing(SqliteFile(ledger, create=False, busy_max=PATIENCE)) as file:
+        file.write("sending a signal", lambda _: act(), lasting=False)
 
 
 class MemberProcess:
@@ -99,10 +97,11 @@ class MemberProcess:
     def stop(self, *, at_rest: Path | None = None) -> float:
         """Stop it; returns the time just after that. With `at_rest`, not while it writes to that ledger."""
         self.life.phase = LifePhase.STOPPED
+        stop = partial(self._process.send_signal, signal.SIGSTOP)
         if at_rest is None:
-            self._process.send_signal(signal.SIGSTOP)
+            stop()
         else:
-            send_at_rest(self._process, signal.SIGSTOP, at_rest)
+            act_at_rest(at_rest, stop)
         return host_clock()
 
     def resume(self) -> float:
