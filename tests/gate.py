@@ -58,8 +58,8 @@ BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 
 CORES = os.cpu_count() or 1
 
-STAGE_MAX = 3600.0
-"""Seconds. Each test has its own limit; this one covers everything between tests."""
+SILENCE_MAX = 3600.0
+"""Seconds without a line or a dot. Each test has its own limit; this one covers everything between tests."""
 
 BEHIND = 5
 """The niceness of the stages that compute most. Airflow and the servers wait in real time, so they go first."""
@@ -156,8 +156,8 @@ class Run:
             )
         threading.Thread(target=self._await_end, args=(ended,), daemon=True).start()
 
-    def age(self) -> float:
-        return time.monotonic() - self._began_at
+    def silent_for(self) -> float:
+        return time.time() - self._said.stat().st_mtime
 
     def progress(self) -> str:
         lines: list[tuple[str, str]] = PROGRESS.findall(self._said.read_text(encoding="utf-8", errors="replace"))
@@ -279,8 +279,8 @@ def run(names: Sequence[str], options: Sequence[str]) -> list[Run]:
                     if not alone:
                         progress = ", ".join(it.progress() for it in under_way)
                         say(f"gate: {time.monotonic() - began_at:.0f} s: {progress}")
-                    if hanging := [it.stage.name for it in under_way if it.age() > STAGE_MAX]:
-                        raise TimeoutError(f"{', '.join(hanging)} did not end within {STAGE_MAX:g} s") from None
+                    if hanging := [it.stage.name for it in under_way if it.silent_for() > SILENCE_MAX]:
+                        raise TimeoutError(f"{', '.join(hanging)} said nothing for {SILENCE_MAX:g} s") from None
                 else:
                     under_way.remove(it)
                     over.append(it)
