@@ -55,7 +55,7 @@ class Observer:
                     beats = beats_from(entries, taken)
                     self.error = self._take_beats(beats, now) if beats else self._take(*entries[taken], now, effects)
                     taken += len(beats) or 1
-                self.caught_up |= age < inf
+                self.caught_up |= age < inf and self.error is None  # Otherwise it did not come to the tip.
             case Restart(state):
                 self.state, self._trust, self.caught_up = state, LedgerTrust(state), False
                 effects.append(Notice("observer.restarted", {"at": state.at}))

@@ -121,3 +121,8 @@ def test_it_ends_when_the_ledger_cannot_be_used_or_the_group_moves_to_a_fold_tha
     assert isinstance(effect, Stopped)
     assert isinstance(effect.error, GroupMismatch)
     assert "version 9" in effect.error.found
+    # One that ends before it knows the group has no table of it to show.
+    records: list[Record] = [genesis(), join("a", versions=(2, 9)), Upgrade(by="operator", version=9)]
+    newcomer = Observer(State(), 0.0)
+    assert [Stopped] == [type(one) for one in newcomer.step(Read([*enumerate(records, 1)], 0.0), 1.0)]
+    assert not newcomer.caught_up
