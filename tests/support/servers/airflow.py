@@ -380,6 +380,9 @@ class Airflow(LocalAirflow):
     def freeze(self, component: str) -> None:
         self._processes[component].freeze()
 
+    def thaw(self, component: str) -> None:
+        self._processes[component].thaw()
+
     def is_healthy(self) -> bool:
         """Whether all parts are up. A part that has ended fails the test."""
         ended = [name for name, process in self._processes.items() if not process.running]

@@ -140,8 +140,7 @@ class Postgresql(ServerProcess):
 
     def freeze(self) -> None:
         """Stop all its processes."""
-        os.kill(self.pid, signal.SIGSTOP)
-        until(lambda: state_of(self.pid) in "TZX", "the postmaster's stop")  # Then it starts no other.
+        super().freeze()  # Then the postmaster starts no other.
         for pid in children(self.pid):
             self._frozen.append(pid)
             _send(pid, signal.SIGSTOP)

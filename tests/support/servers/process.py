@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from neli_router.hosts.leash import leashed
-from tests.support.waiting import PATIENCE
+from tests.support.processes.forked import state_of
+from tests.support.waiting import PATIENCE, until
 
 __all__ = ["ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
 
@@ -151,6 +152,7 @@ class ServerProcess:
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
+        until(lambda: state_of(self.pid) in "TZX", "the stop of the process")
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
