@@ -14,7 +14,8 @@
 
 The four are started separately, not by `airflow standalone`, which leaves its children behind. Everything that they
 start is in their sessions, except for processes with a session of their own, such as Spark jobs; those have the home in
-their environment. So everything can be found in one of the two ways, and ended.
+their environment. So everything can be found in one of the two ways, and ended. If the test process is killed, a keeper
+does that: the parts have a leash, but the workers of a scheduler live on.
 
 To try things out by hand, `make airflow` starts an installation with agents.
 """
@@ -27,6 +28,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -287,6 +289,8 @@ class Airflow(LocalAirflow):
         )
         self._processes = {name: ServerProcess(folder / f"{name}.log") for name in PARTS}
         self._sessions: set[int] = set()
+        keeper = [sys.executable, "-m", __name__, str(folder)]
+        self._keeper = subprocess.Popen(keeper, stdin=subprocess.PIPE, start_new_session=True)
 
     @classmethod
     @contextmanager
@@ -361,6 +365,9 @@ class Airflow(LocalAirflow):
         environment = self.environment | (patience if waits else {})
         self._processes[component].begin(self.part(component), environment)
         self._sessions.add(self.pid(component))
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(b"%d\n" % self.pid(component))
+        self._keeper.stdin.flush()
 
     @property
     def _is_on_sqlite(self) -> bool:
@@ -408,23 +415,27 @@ class Airflow(LocalAirflow):
         said = (f"--- {name} of {self.url}\n{process.log()}" for name, process in self._processes.items())
         return "\n".join(said)
 
-    def processes(self) -> list[int]:
-        """The parts, the tasks, and everything that tasks started."""
-        mark = f"AIRFLOW_HOME={self.home}".encode()
-        return [pid for pid, _, its, _ in processes() if its in self._sessions or mark in _environment(pid)]
-
     def end(self) -> None:
         """Kill everything. The database is thrown away, so no clean shutdown is needed."""
         if hasattr(self, "api"):
             self.api.close()
         awaited(self._is_gone, f"the end of the processes of {self.url}")
+        self._keeper.kill()
+        self._keeper.communicate()
 
     def _is_gone(self) -> bool:
-        left = self.processes()
-        _kill(left)
+        is_gone = _end_processes(self.home, self._sessions)
         for process in self._processes.values():
             process.reap()
-        return not left
+        return is_gone
+
+
+def _end_processes(home: Path, sessions: Collection[int]) -> bool:
+    """Kill the parts, the tasks, and everything that tasks started; return whether there were none."""
+    mark = f"AIRFLOW_HOME={home}".encode()
+    left = [pid for pid, _, its, _ in processes() if its in sessions or mark in _environment(pid)]
+    _kill(left)
+    return not left
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -437,3 +448,9 @@ def _kill(pids: Collection[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    begun = {int(session) for session in sys.stdin.buffer}  # Until the test process ends.
+    while not _end_processes(Path(sys.argv[1]), begun):
+        time.sleep(0.1)
