@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import httpx
 
@@ -277,6 +277,8 @@ class Airflow(LocalAirflow):
     """One installation. Its components may be killed and restarted separately."""
 
     api: AirflowApi
+    _to_keeper: IO[bytes]
+    """For the number of each session of ours."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
         super().__init__(
@@ -289,8 +291,6 @@ class Airflow(LocalAirflow):
         )
         self._processes = {name: ServerProcess(folder / f"{name}.log") for name in PARTS}
         self._sessions: set[int] = set()
-        keeper = [sys.executable, "-m", __name__, str(folder)]
-        self._keeper = subprocess.Popen(keeper, stdin=subprocess.PIPE, start_new_session=True)
 
     @classmethod
     @contextmanager
@@ -331,8 +331,15 @@ class Airflow(LocalAirflow):
         cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str]
     ) -> Iterator[Self]:
         """Its folder, until everything in it has ended."""
-        with tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder,
+            subprocess.Popen(
+                [sys.executable, "-m", __name__, folder], stdin=subprocess.PIPE, start_new_session=True
+            ) as keeper,
+        ):
             airflow = cls(Path(folder), environment, settings)
+            assert keeper.stdin is not None
+            airflow._to_keeper = keeper.stdin
             shutil.copytree(dags, airflow.dags) if dags is not None else airflow.dags.mkdir()
             try:
                 yield airflow
@@ -365,9 +372,8 @@ class Airflow(LocalAirflow):
         environment = self.environment | (patience if waits else {})
         self._processes[component].begin(self.part(component), environment)
         self._sessions.add(self.pid(component))
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.write(b"%d\n" % self.pid(component))
-        self._keeper.stdin.flush()
+        self._to_keeper.write(b"%d\n" % self.pid(component))
+        self._to_keeper.flush()
 
     @property
     def _is_on_sqlite(self) -> bool:
@@ -420,8 +426,6 @@ class Airflow(LocalAirflow):
         if hasattr(self, "api"):
             self.api.close()
         awaited(self._is_gone, f"the end of the processes of {self.url}")
-        self._keeper.kill()
-        self._keeper.communicate()
 
     def _is_gone(self) -> bool:
         is_gone = _end_processes(self.home, self._sessions)
