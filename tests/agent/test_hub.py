@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from neli_router.agent.server import connections, hub
+from neli_router.config.agent_options import AgentOptions
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
-from tests.support.agents.running import DRAIN, LEASE, PARTITIONS, STEADY, Running, configured, paired
+from tests.support.agents.running import DRAIN, LEASE, PARTITIONS, STEADY, Running, configured, paired, running
 from tests.support.agents.stand_in import whenever
 from tests.support.waiting import PATIENCE, until
 
@@ -101,6 +102,22 @@ def test_streams_are_told_another_reason_to_wait_and_the_agents_end(tmp_path: Pa
             while events.next()[0]:
                 pass
         agent.join()
+
+
+def test_a_lease_that_is_lost_with_its_stream_is_called_fenced_before_the_end(tmp_path: Path) -> None:
+    """On a busy machine, the agent ended the streams before the one with the lease was looked at again."""
+    with running(configured(tmp_path), AgentOptions(socket=f"{tmp_path}/agent.sock")) as agent:
+        agent.await_ready()
+        with agent.events("/v1/leadership/events", partition=ROLE) as events:
+            events.next_called("acquired")
+
+            def end() -> None:
+                agent.agent.member.close(timeout=0)
+                agent.agent.hub.close()
+
+            agent.on_loop(end)
+            events.next_called("fenced")
+            assert "ended" == events.next()[0]
 
 
 def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(follower: Running, other: Member) -> None:

@@ -366,10 +366,11 @@ class Channel:
             await self.wait()
         await self.finish(send)
 
-    async def wait(self) -> None:
-        """Wait for a ring."""
+    async def wait(self) -> bool:
+        """Wait for a ring. Returns whether the stream goes on."""
         await self._bell.wait()
         self._bell.clear()
+        return not self.is_over
 
     async def flush(self, send: Send) -> None:
         """Send the queue. Waits while the client does not read."""

@@ -121,11 +121,13 @@ class Lender:
         self._membership.require_open()
         with self._hub.serving(request.scope) as channel, self._hub.demand.lasting():
             await channel.begin(send)
+            last = b""
             while not (channel.is_over or self._hub.is_ending):
                 await self._wait_to_lead(channel, wanted, spell, send)
                 with HeldPartitions(self._membership, wanted) as holding:
                     await self._hold(channel, holding, spell, send)
-        await channel.finish(send, event("ended", spell([], self._why(wanted))))
+                    last = _fenced(holding, spell)  # The stream may have been ended before they were looked at.
+        await channel.finish(send, last + event("ended", spell([], self._why(wanted))))
 
     async def _wait_to_lead(self, channel: Channel, wanted: Sequence[int], spell: Spell, send: Send) -> None:
         told = ""
@@ -153,9 +155,10 @@ class Lender:
         with self._hub.leading(channel, holding.has_news):
             while holding.leases and not channel.is_over:
                 await channel.flush(send)
-                await channel.wait()
-                for why, lost in holding.lost().items():
-                    channel.put(event("fenced", spell(lost, why)))
+                if not await channel.wait():
+                    break
+                if fenced := _fenced(holding, spell):
+                    channel.put(fenced)
                 if revoked := holding.revoked():
                     why = "this agent is being stopped" if self._hub.is_ending else "another member is to have it"
                     channel.put(event("revoked", spell(revoked, why)))
@@ -205,6 +208,11 @@ class Lender:
         if left > 0:
             self._member.pledge(left, processes=processes)
         return left
+
+
+def _fenced(holding: HeldPartitions, spell: Spell) -> bytes:
+    """An event for each reason why leases were lost since the last call."""
+    return b"".join(event("fenced", spell(lost, why)) for why, lost in holding.lost().items())
 
 
 def _borrowers(scope: Scope) -> Sequence[ProcessMark]:
