@@ -28,7 +28,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -456,5 +455,4 @@ def _kill(pids: Collection[int]) -> None:
 
 if __name__ == "__main__":
     begun = {int(session) for session in sys.stdin.buffer}  # Until the test process ends.
-    while not _end_processes(Path(sys.argv[1]), begun):
-        time.sleep(0.1)
+    awaited(lambda: _end_processes(Path(sys.argv[1]), begun), f"the end of the processes of {sys.argv[1]}")
