@@ -95,7 +95,7 @@ class Chaos(BaseStorm):
 
 
 def chaotic(
-    folder: Path, guarantee: str, seconds: float, seen: Callable[[Verdict], object]
+    folder: Path, guarantee: str, seconds: float, seen: Callable[[Verdict, History], object]
 ) -> tuple[Verdict, History, Chaos, Audit]:
     """Put a group through chaos, with this guarantee, for `seconds`, and longer until something was seen."""
     say(f"repeat with NELI_TEST_SEED={SEED} NELI_TEST_SECONDS={seconds:g}")
@@ -103,7 +103,7 @@ def chaotic(
     with ProcessGroup(folder, partitions=PARTITIONS, pause=PAUSE, **options) as group:
         chaos = Chaos(group, NAMES, ["kill", "stop"], lease=LEASE, seed=SEED)
         with LedgerCopy(group.ledger) as copy:
-            chaos.run(seconds, seen)
+            chaos.run(seconds, lambda verdict: seen(verdict, history_of(copy.entries)))
     acts, ends = list(acts_in(folder)), {life.label: life.killed_at for life in group.lives}
     if guarantee == "available":  # For the audit a process lives until its certificate; the referee has killed it.
         acts = [replace(span, until=min(span.until, ends[span.process])) for span in acts]
@@ -125,11 +125,13 @@ def overlaps(seen: Verdict | Audit) -> list[tuple[int, int, int]]:
     return sorted((it.first.partition, it.first.term, it.second.term) for it in seen.overlaps)
 
 
-def has_seen(verdict: Verdict) -> bool:
-    """A run in which nothing happens proves nothing."""
+def has_seen(verdict: Verdict, history: History) -> bool:
+    """A run in which nothing happens proves nothing. A stopped process is only suspected, and the others see a killed
+    one end; but on a busy machine they may suspect many killed ones first."""
     names = [{process.partition(".")[0] for process in who} for who in verdict.processes.values()]
     moved = len(names) == PARTITIONS and all(len(who) > 1 for who in names)
-    return moved and verdict.acts > 100 * PARTITIONS and verdict.takeovers > 0 and verdict.handovers > 0
+    ended = history.departed_by(Expire) and history.departed_by(Certify)
+    return bool(ended) and moved and verdict.acts > 100 * PARTITIONS and verdict.takeovers > 0 and verdict.handovers > 0
 
 
 def test_no_two_processes_ever_act_for_one_partition_at_once(tmp_path: Path) -> None:
@@ -142,11 +144,9 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(tmp_path: Path) -> 
     noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
     assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
 
-    assert has_seen(verdict)
+    assert has_seen(verdict, history)
     kills, stops, doubles = map(chaos.lasted, ("kill", "stop", "double"))
     assert max(stops) > LEASE
-    assert history.departed_by(Expire), "a stopped process is only suspected"
-    assert history.departed_by(Certify), "the others have seen a killed process end"
     say(
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {len(kills)} kills, "
         f"{sum(stop > LEASE for stop in stops)} of {len(stops)} stops past the lease, "
@@ -156,5 +156,5 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(tmp_path: Path) -> 
 
 def test_where_overlaps_are_promised_the_same_referee_sees_them(tmp_path: Path) -> None:
     """Under `available`, an owner goes on until it has heard its successor: a referee that misses that is blind."""
-    verdict, *_ = chaotic(tmp_path, "available", AVAILABLE_SECONDS, lambda verdict: verdict.overlaps)
+    verdict, *_ = chaotic(tmp_path, "available", AVAILABLE_SECONDS, lambda verdict, _: verdict.overlaps)
     assert verdict.overlaps
