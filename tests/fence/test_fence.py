@@ -1,12 +1,11 @@
 """The fence on SQLite: it admits, refuses, rejects misuse, and ends with its transaction.
 
-Two concurrent connections are in test_races.py, for both databases; no test here needs a server.
+Concurrent writers are in test_races.py and test_postgresql.py; no test here needs a server.
 """
 
 import os
 import pickle
 import sqlite3
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -22,7 +21,6 @@ from neli_router.fence import RESOURCE_MAX, TERM_MAX, FenceMisused, Refused, Tal
 from neli_router.fence.statements import driver_of
 from neli_router.member.leases import BaseLease
 from neli_router.router.table import Owner
-from tests.support.waiting import PATIENCE
 
 
 class Grade(IntEnum):
@@ -154,24 +152,15 @@ def test_a_connection_that_commits_each_statement_is_refused_and_savepoints_hold
         fence.admit(other, "invoices", 8)
 
 
-def test_many_may_make_the_table_at_once_and_without_it_the_drivers_error_says_how_to_make_it(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as bare, pytest.raises(sqlite3.OperationalError) as caught:
+def test_the_table_is_made_once_and_without_it_the_drivers_error_says_how_to_make_it(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as bare:
+        with pytest.raises(sqlite3.OperationalError) as caught:
+            fence.admit(bare, "invoices", 7)
+        assert ["neli: `install(connection)` of neli_router.fence makes the table; commit it"] == caught.value.__notes__
+        fence.install(bare)
         fence.admit(bare, "invoices", 7)
-    assert ["neli: `install(connection)` of neli_router.fence makes the table; commit it"] == caught.value.__notes__
-    barrier = threading.Barrier(8)
-
-    def make(_: int) -> None:
-        with closing(sqlite3.connect(path, timeout=PATIENCE)) as own:
-            barrier.wait()
-            fence.install(own)
-            own.commit()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(make, range(8)))
-    with closing(sqlite3.connect(path)) as connection:
-        fence.admit(connection, "invoices", 7)
-        fence.install(connection)
-        assert 7 == fence.admitted(connection, "invoices"), "it keeps what was admitted"
+        fence.install(bare)
+        assert 7 == fence.admitted(bare, "invoices"), "it keeps what was admitted"
 
 
 def test_the_fence_is_in_the_file_that_was_opened(connection: sqlite3.Connection, path: Path, tmp_path: Path) -> None:
@@ -208,24 +197,18 @@ def test_what_is_no_term_or_no_name_is_refused_and_not_shown(connection: sqlite3
             fence.admitted(connection, resource)
 
 
-class Wrapped:
-    """A connection of an unknown library."""
-
-    def __init__(self, inner: sqlite3.Connection, *, autocommit: bool = False) -> None:
-        self.cursor, self.autocommit = inner.cursor, autocommit
-
-
 @pytest.mark.parametrize("paramstyle", ["qmark", "named"])
 def test_a_driver_that_nobody_knows_works_by_its_paramstyle(connection: sqlite3.Connection, paramstyle: str) -> None:
     with pytest.raises(FenceMisused, match="which has no cursors"):
         fence.admit(object(), "invoices", 7)
-    wrapped = Wrapped(connection)
+    wrapped = SimpleNamespace(cursor=connection.cursor)
     with pytest.raises(FenceMisused, match="say paramstyle="):
         fence.admit(wrapped, "invoices", 7)
     with pytest.raises(FenceMisused, match="'dollar'"):
         fence.admit(wrapped, "invoices", 7, paramstyle="dollar")
+    by_itself = SimpleNamespace(cursor=connection.cursor, autocommit=True)
     with pytest.raises(FenceMisused, match="autocommit mode"):
-        fence.admit(Wrapped(connection, autocommit=True), "invoices", 7, paramstyle=paramstyle)
+        fence.admit(by_itself, "invoices", 7, paramstyle=paramstyle)
     fence.install(wrapped, paramstyle=paramstyle)
     fence.admit(wrapped, "invoices", 7, paramstyle=paramstyle)
     assert 7 == fence.admitted(wrapped, "invoices", paramstyle=paramstyle)
@@ -236,14 +219,12 @@ def test_a_driver_that_nobody_knows_works_by_its_paramstyle(connection: sqlite3.
 @pytest.mark.parametrize(
     ("paramstyle", "values", "parameters"),
     [
-        ("qmark", "(?, ?)", ("invoices", 7)),
         ("format", "(%s, %s)", ("invoices", 7)),
         ("numeric", "(:1, :2)", ("invoices", 7)),
-        ("named", "(:resource, :term)", {"resource": "invoices", "term": 7}),
         ("pyformat", "(%(resource)s, %(term)s)", {"resource": "invoices", "term": 7}),
     ],
 )
-def test_every_paramstyle_of_the_standard_is_spelled(paramstyle: str, values: str, parameters: object) -> None:
+def test_a_paramstyle_that_sqlite_does_not_have_is_spelled(paramstyle: str, values: str, parameters: object) -> None:
     text, found = driver_of(SimpleNamespace(cursor=print), paramstyle).admit("invoices", 7)
     assert f"VALUES {values} ON" in text
     assert parameters == found

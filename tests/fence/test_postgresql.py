@@ -116,28 +116,18 @@ def test_the_newer_owner_waits_for_an_older_write_that_is_not_committed_and_then
             write(older, 7, "zombie")
 
 
-@pytest.mark.parametrize(("end", "is_new"), [("COMMIT", False), ("ROLLBACK", True)])
-def test_the_second_writer_of_a_batch_waits_for_the_first(address: str, end: str, *, is_new: bool) -> None:
+@pytest.mark.parametrize(("term", "end", "is_new"), [(7, "COMMIT", False), (9, "ROLLBACK", True)])
+def test_the_second_writer_waits_for_the_first_whose_rollback_restores_the_fence(
+    address: str, term: int, end: str, *, is_new: bool
+) -> None:
+    """A committed batch is not written again. After a rollback, even of the first admission, a lower term writes."""
     with two(address) as (one, other):
-        assert fence.admit_batch(one, "notes", 7, 1)
+        assert fence.admit_batch(one, "notes", term, 1)
         with beside(lambda: fence.admit_batch(other, "notes", 7, 1)) as asking:
             wait_until_blocked(address, other, one)
             one.execute(end)
             assert is_new == asking.result(PATIENCE)
-
-
-@pytest.mark.parametrize("first", [None, 7])
-def test_a_rollback_restores_the_fence_for_who_waited(address: str, first: int | None) -> None:
-    """Even that of the very first admission."""
-    with two(address) as (older, newer):
-        if first is not None:
-            write(older, first, "first")
-        fence.admit(newer, "notes", 9)
-        with beside(lambda: write(older, 7, "second")) as writing:
-            wait_until_blocked(address, older, newer)
-            newer.rollback()
-            writing.result(PATIENCE)
-    assert (7, ["second"]) == (admitted(address), bodies(address))
+    assert 7 == admitted(address)
 
 
 def test_resources_do_not_wait_for_each_other_and_another_search_path_is_another_fence(address: str) -> None:

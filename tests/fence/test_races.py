@@ -1,16 +1,15 @@
-"""The fence on SQLite with two concurrent writers, and a process that is stopped in its work and wakes up too late.
+"""The fence against a process that is stopped in its work and wakes up too late; and the awaited form, on SQLite.
 
     zombie   lease.check()  SIGSTOP ........................ SIGCONT  BEGIN IMMEDIATE  admit(7) --> Refused
     newer                            admit(9)  write  COMMIT
 
-The same holds for PostgreSQL, where the server holds the lock and the zombie may already have begun its transaction.
+The database is SQLite or PostgreSQL. In test_postgresql.py, the zombie has begun its transaction, and waits.
 """
 
 import asyncio
 import signal
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 from neli_router import fence
 from neli_router.fence import FenceMisused, Refused, asynchronous
 from tests.support.processes.forked import Program, state_of
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 
 ZOMBIE = """
 import sqlite3, sys
@@ -88,22 +87,6 @@ def test_a_process_that_was_stopped_in_its_work_is_refused_when_it_wakes_up(
         process.send_signal(signal.SIGCONT)
         assert "7 refused by 9 1\n" == process.stdout.readline()
         assert [("newer",)] == newer.execute("SELECT body FROM notes").fetchall()
-
-
-def test_a_zombie_waits_for_the_newer_transaction_and_is_then_refused(path: Path) -> None:
-    def write() -> None:
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as older:
-            older.execute("BEGIN IMMEDIATE")
-            fence.admit(older, "notes", 7)
-
-    with closing(sqlite3.connect(path, isolation_level=None)) as newer, ThreadPoolExecutor(1) as pool:
-        newer.execute("BEGIN IMMEDIATE")
-        fence.admit(newer, "notes", 9)
-        writing = pool.submit(write)
-        assert not writing.done()
-        newer.execute("COMMIT")
-        with pytest.raises(Refused):
-            writing.result(PATIENCE)
 
 
 class Awaited:
