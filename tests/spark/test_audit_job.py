@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from dags.jobs.audit_ownership import archived, audit_archive, by_member_and_hour, copy_new, entries_of, statistics_of
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import NeliError
 from neli_router.protocols.induction.fold import State, fold
-from neli_router.protocols.induction.records import Record, encode
+from neli_router.protocols.induction.records import Beat, Record, encode
 from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.status.audit_table import tables_of, write_tables
 from neli_router.status.notes import Acts, Notebook
-from tests.support.audited import audited, entries, written
-from tests.support.records import expire, genesis, join
+from tests.support.audited import audited, entries, taken_over
+from tests.support.records import genesis
 
 pytestmark = pytest.mark.spark
 
@@ -28,12 +29,8 @@ START = 3590.0
 
 
 def history() -> list[Record]:
-    """Offsets in a file begin with 1. A lease is 6 s; alice dies, and bob takes over all four partitions."""
-    alice = [("a", START + second) for second in range(8)]
-    bob = [("b", START + 7.5 + second) for second in range(8)]
-    joins = join("a", "alice", at=2), join("b", "bob", at=11)
-    last = ("b", START + 15.5), ("b", START + 16.5)
-    return written(genesis(), joins[0], *alice, joins[1], *bob, expire("b", "a", 10), *last, first=1)
+    """Alice dies, and bob takes over all four partitions. Offsets in a file begin with 1."""
+    return [replace(it, sent_at=START + it.sent_at) if isinstance(it, Beat) else it for it in taken_over(first=1)]
 
 
 def append(path: Path, records: Sequence[Record]) -> None:
