@@ -236,7 +236,7 @@ def test_loads_are_previewed_then_granted_then_forgotten(agent: Running) -> None
         view = client.load(loads, layout=LAYOUT)
         assert (True, [], 1.0, 1.0, 1.0) == (view.done, view.moves, view.before, view.after, view.share)
         assert loads == member.state.loads
-        assert 2.5 == client.table().partitions[3].load
+        assert (LAYOUT, 2.5) == (client.table().layout, client.table().partitions[3].load)
         client.load(dict.fromkeys(loads, 0.0))
     assert {} == member.state.loads
 

@@ -19,8 +19,9 @@ from neli_router.agent.server import server
 from neli_router.agent.server.connections import HEADERS_MAX, Connection
 from neli_router.agent.server.door import STRANGERS_MAX
 from neli_router.agent.server.exchange import STREAMS_MAX
+from neli_router.hosts.descendants import children
 from tests.agent.test_hub import await_event
-from tests.agent.test_server import is_ready, process
+from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import BEARER, TOKEN, Events, Running, configured, on_both_sockets, rest, running
 from tests.support.agents.strangers import ATTACKS, attack
 from tests.support.processes.forked import lives
@@ -301,11 +302,12 @@ def test_the_door_ignores_signals_and_its_command_line_has_no_secret(unfenced: R
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list children")
 def test_the_door_of_an_agent_that_is_killed_ends_with_it(tmp_path: Path) -> None:
-    with process(tmp_path, {"lease": LEASE}, listen="127.0.0.1:0", token=TOKEN) as agent:
-        until(lambda: is_ready(tmp_path))
-        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
-        until(lambda: children.read_text("ascii"), "a door")
-        (child,) = children.read_text("ascii").split()
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text(TOKEN)
+    with AgentProcess("a", tmp_path, listen="127.0.0.1:0", token_file=token) as agent:
+        assert agent._process is not None
+        until(lambda: children(agent._process.pid), "a door")
+        (child,) = children(agent._process.pid)
         agent.kill()
-        agent.wait(PATIENCE)
-        until(lambda: not lives(int(child)), "the end of the door")
+        until(lambda: not lives(child), "the end of the door")

@@ -1,6 +1,5 @@
 """The agent as a process: its start, its signals, and its end."""
 
-import json
 import logging
 import os
 import resource
@@ -10,67 +9,43 @@ import sqlite3
 import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from click.testing import CliRunner
 
 from neli_router.agent.server import server
 from neli_router.agent.server.hub import HANGS_AFTER
 from neli_router.agent.server.server import Changes, run
-from neli_router.commands.cli import main
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.config.protocols import Induction
 from neli_router.config.reload import Reloaded
+from neli_router.core.clock import host_clock
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
-from neli_router.errors import ConfigError, LedgerUnusable, NeliError
+from neli_router.errors import ConfigError, NeliError
 from neli_router.member.async_member import AsyncMember
 from neli_router.member.member import Member
-from tests.agent.test_sockets import held
+from tests.agent.test_sockets import answers, held
+from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import (
+    LEASE,
     PARTITIONS,
     TOKEN,
     Events,
-    Running,
     configured,
     on_both_sockets,
     over_unix,
     running,
 )
+from tests.support.commands import neli
 from tests.support.looping import in_loop
-from tests.support.processes.forked import Program
 from tests.support.servers.process import free_port
-from tests.support.waiting import PATIENCE, beside, until
-
-MAIN = """
-import json, sys
-from pathlib import Path
-from neli_router.config.agent_options import AgentOptions
-from neli_router.agent.server.server import run
-from tests.support.agents.running import configured
-
-given = json.loads(sys.argv[1])
-raise SystemExit(run(configured(Path(given["folder"]), **given["config"]), AgentOptions(**given["options"])))
-"""
+from tests.support.waiting import PATIENCE, until
 
 
-def process(folder: Path, config: dict[str, Any] | None = None, *, main: str = MAIN, **options: Any) -> Program:
-    given = {"folder": str(folder), "config": config or {}, "options": {"socket": f"{folder}/agent.sock", **options}}
-    return Program(main, json.dumps(given), folder=folder)
-
-
-def client(folder: Path) -> httpx.Client:
-    return over_unix(f"{folder}/agent.sock")
-
-
-def is_ready(folder: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as asker:  # httpx forgets a socket that does not answer.
-        if asker.connect_ex(f"{folder}/agent.sock") != 0:
-            return False
-    with client(folder) as other:
-        return other.get("/ready").status_code == 200
+def exit_code(agent: AgentProcess) -> int:
+    """How it ended, once it has."""
+    assert agent._process is not None
+    return agent._process.wait(PATIENCE)
 
 
 @pytest.fixture(name="options")
@@ -94,24 +69,18 @@ def test_an_agent_is_not_ready_before_it_is_a_member(tmp_path: Path, options: Ag
         with running(configured(tmp_path, lease=60.0), options) as agent, agent.client() as asker:
             ready, health = asker.get("/ready"), asker.get("/health")
     assert (503, "NotReady", 200) == (ready.status_code, ready.json()["kind"], health.status_code)
-    (tmp_path / "ledger.db").write_text("this is no database" * 100, encoding="ascii")
-    one = Running(configured(tmp_path), options)
-    one.start()
-    one.join()
-    assert isinstance(one.error, LedgerUnusable)
-    assert not (tmp_path / "agent.sock").exists()
 
 
 def test_an_agent_that_cannot_reach_its_ledger_at_start_says_why(
-    options: AgentOptions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    options: AgentOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A list without members, and an empty log, once led people at 3 a.m. to believe that all was well."""
     config = Config(f"redis://127.0.0.1:{free_port()}/jobs", name="a", protocol=Induction(accept_rewinds=True))
     with running(config, options) as agent, agent.client() as asker:
         until(lambda: "Connection refused" in asker.get("/ready").json()["found"])
         ready, members = asker.get("/ready").json(), asker.get("/v1/members")
-        monkeypatch.setenv("NELI_AGENT", f"unix:{options.socket}")
-        printed = [CliRunner().invoke(main, words) for words in (["members"], ["table"], ["owner", "customer-7"])]
+        here = f"unix:{options.socket}"
+        printed = [neli(*words, NELI_AGENT=here) for words in (["members"], ["table"], ["owner", "customer-7"])]
     assert "mend that, or correct the ledger's address" in ready["remedy"]
     assert "StaleTable" == members.json()["kind"]
     for result in printed:
@@ -149,52 +118,47 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
     patient = {"lease": 4.0, "drain_timeout": 60.0}
     with (
         Member(configured(tmp_path, "b", **patient)) as other,
-        process(tmp_path, patient) as agent,
+        AgentProcess("a", tmp_path, "--log-level", "error", **patient) as agent,
         ExitStack() as stack,  # Closes a client that sends half a request, which must not delay the end.
     ):
         other.operator.drain("b")
-        until(lambda: is_ready(tmp_path))
-        agent.send_signal(signal.SIGHUP)  # The agent has no configuration to read, and continues.
-        assert is_ready(tmp_path)
         broken = stack.enter_context(socket.socket(socket.AF_UNIX))
-        broken.connect(f"{tmp_path}/agent.sock")
+        broken.connect(str(agent.socket))
         broken.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
-        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?partition=3") as answer:
+        asker, second = (stack.enter_context(over_unix(str(agent.socket))) for _ in range(2))
+        with asker.stream("GET", "/v1/leadership/events?partition=3") as answer:
             events = Events(answer)
             events.next_called("acquired")
             other.operator.drain("b", undo=True)
             other.operator.drain("a")
             other.operator.drain("a", undo=True)
-            agent.send_signal(signal.SIGTERM)
+            agent.signal(signal.SIGTERM)
             events.next_called("revoked")
-            with client(tmp_path) as second:
-                until(lambda: "this agent is being stopped" == second.get("/ready").json().get("found"))
-                assert 503 == second.get("/ready").status_code
-                assert 200 == second.get("/health").status_code
-                assert 503 == second.get("/v1/leadership?partition=3").status_code
+            until(lambda: "this agent is being stopped" == second.get("/ready").json().get("found"))
+            assert 503 == second.get("/ready").status_code
+            assert 200 == second.get("/health").status_code
+            assert 503 == second.get("/v1/leadership?partition=3").status_code
+            end = host_clock() + 1.25 * patient["lease"]
+            while host_clock() < end:  # What the programs finish under is renewed.
+                assert events.next_called("renewed", "fenced")["remaining"] > 0
             assert 3 not in other.led
-        assert EXIT_DONE == agent.wait(PATIENCE)
-        assert "" == agent.stderr.read()
+        assert EXIT_DONE == agent.leave()
+        assert "" == agent.log.read_text()
         until(lambda: PARTITIONS == len(other.led))
-    assert not (tmp_path / "agent.sock").exists()
+    assert not agent.socket.exists()
 
 
-def test_a_replaced_member_tells_clients_and_ends_its_agent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told: list[dict[str, Any]] = []
-
-    def replace() -> None:
-        until(lambda: is_ready(tmp_path))
-        with client(tmp_path) as asker, asker.stream("GET", "/v1/leadership/events?partition=3") as answer:
+def test_a_replaced_member_tells_clients_and_ends_its_agent(tmp_path: Path) -> None:
+    with AgentProcess("a", tmp_path, lease=LEASE) as agent:
+        with over_unix(str(agent.socket)) as asker, asker.stream("GET", "/v1/leadership/events?partition=3") as answer:
             events = Events(answer)
             events.next_called("acquired")
             with Member(configured(tmp_path, replace=True)):
-                told.append(events.next_called("ended"))
-
-    with beside(replace):
-        assert EXIT_REFUSED == run(configured(tmp_path), AgentOptions(socket=f"{tmp_path}/agent.sock"))
-    assert "was to be the only one called 'a'" in told[0]["why"]
-    assert "Error: Replaced: " in capfd.readouterr().err
-    assert not (tmp_path / "agent.sock").exists()
+                told = events.next_called("ended")
+        assert EXIT_REFUSED == exit_code(agent)
+    assert "was to be the only one called 'a'" in told["why"]
+    assert "Error: Replaced: " in agent.log.read_text()
+    assert not agent.socket.exists()
 
 
 def test_a_lost_socket_is_made_again_unless_another_has_it(
@@ -208,7 +172,7 @@ def test_a_lost_socket_is_made_again_unless_another_has_it(
         with one.events("/v1/leadership/events", partition=3) as events:
             events.next_called("acquired")
             path.unlink()
-            until(lambda: is_ready(tmp_path), "another socket that answers")
+            until(lambda: answers(path) and one.is_ready(), "another socket that answers")
             # A busy machine may have cost it this short lease in the meantime.
             until(lambda: 3 in one.agent.member.led, "the lead of a member whose agent has another socket")
         with held(tmp_path / "other.sock"):
@@ -222,17 +186,15 @@ def test_a_lost_socket_is_made_again_unless_another_has_it(
 
 def test_an_agent_with_few_descriptors_says_at_its_start_what_that_costs(tmp_path: Path) -> None:
     """Room is kept for the ledger. So one client is served, and the next one learns why it is not."""
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)){MAIN}"
-    limited = limited.replace("given = ", "import logging; logging.basicConfig(format='%(message)s')\ngiven = ", 1)
-    with process(tmp_path, main=limited) as agent:
-        until(lambda: is_ready(tmp_path), "the agent's readiness")
-        with client(tmp_path) as one, client(tmp_path) as other:
+    shell = ("sh", "-c", 'ulimit -n 64 && exec "$0" "$@"')
+    with AgentProcess("a", tmp_path, prefix=shell) as agent:
+        with over_unix(str(agent.socket)) as one, over_unix(str(agent.socket)) as other:
             # The agent may still count the connection that checked whether it is ready.
             until(lambda: one.get("/ready").status_code == 200, "an answer to the only client")
             assert 503 == other.get("/ready").status_code
-        agent.send_signal(signal.SIGINT)
-        _, told = agent.communicate()
-        assert EXIT_DONE == agent.wait()
+        agent.signal(signal.SIGINT)
+        assert EXIT_DONE == exit_code(agent)
+    told = agent.log.read_text()
     assert "agent.few_descriptors clients_at_most=1 why='this process may have 64 open files; a client more is" in told
 
 
@@ -272,27 +234,24 @@ def test_a_configuration_is_read_again_and_a_slip_changes_nothing(
         return reading
 
     options = on_both_sockets(tmp_path)
-    level = logging.getLogger("neli_router").level
-    try:
-        with running(configured(tmp_path), options, reload=reload) as agent:
-            agent.await_ready()
-            for _ in slips:
-                caplog.clear()
-                agent.on_loop(agent.agent.reload)
-                until(lambda: "agent.reload_refused" in caplog.text)
-                assert "Secret" not in caplog.text
-            assert agent.is_ready()
+    caplog.set_level(logging.WARNING, "neli_router")  # Restored after the test, which changes it.
+    with running(configured(tmp_path), options, reload=reload) as agent:
+        agent.await_ready()
+        for _ in slips:
+            caplog.clear()
             agent.on_loop(agent.agent.reload)
-            until(lambda: {"a": 7} == agent.agent.member.state.weights)
-            with agent.stranger() as asker:
-                for token, code in ((TOKEN, 401), (found.token, 200)):
-                    headers = {"authorization": f"Bearer {token}"}
-                    assert code == asker.get("/v1/owner?key=a", headers=headers).status_code
-            assert logging.ERROR == logging.getLogger("neli_router").level
-            agent.on_loop(agent.agent.reload)  # The weight that it joined with needs no wish.
-            until(lambda: {} == agent.agent.member.state.weights)
-    finally:
-        logging.getLogger("neli_router").setLevel(level)
+            until(lambda: "agent.reload_refused" in caplog.text)
+            assert "Secret" not in caplog.text
+        assert agent.is_ready()
+        agent.on_loop(agent.agent.reload)
+        until(lambda: {"a": 7} == agent.agent.member.state.weights)
+        with agent.stranger() as asker:
+            for token, code in ((TOKEN, 401), (found.token, 200)):
+                headers = {"authorization": f"Bearer {token}"}
+                assert code == asker.get("/v1/owner?key=a", headers=headers).status_code
+        assert logging.ERROR == logging.getLogger("neli_router").level
+        agent.on_loop(agent.agent.reload)  # The weight that it joined with needs no wish.
+        until(lambda: {} == agent.agent.member.state.weights)
 
 
 @in_loop

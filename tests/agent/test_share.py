@@ -261,18 +261,3 @@ def test_partitions_that_there_are_not_are_refused(host: Running, host_client: C
     with host.client() as bare:
         for spelled in ("", "3-", "5-3", "a", "1,,2", "-1", "9" * 40):
             assert 400 == bare.get("/v1/share", params={"partitions": spelled}).status_code
-
-
-def test_an_agent_that_ends_revokes_what_is_held_and_waits_for_it(tmp_path: Path) -> None:
-    with paired(tmp_path) as (agent, other), Client(agent.options.socket or "", timeout=PATIENCE) as client:
-        give(agent, other)
-        with client.share(timeout=PATIENCE) as share, client.leading(3) as lease:
-            agent.stop()
-            assert share.ending.wait(PATIENCE)
-            assert lease.revoked.wait(PATIENCE)
-            end = host_clock() + 1.25 * STEADY
-            until(lambda: host_clock() > end)
-            lease.check()
-            assert (frozenset({3, 5}), False) == (share.revoked, bool({3, 5} & other.led.keys()))
-        agent.join()
-        until(lambda: len(other.led) == PARTITIONS)

@@ -43,18 +43,6 @@ def dead_socket(path: Path) -> None:
         once.bind(str(path))
 
 
-def test_a_socket_and_its_folder_are_their_users_alone(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "agent.sock"
-    umask = os.umask(0)
-    try:
-        with listen_unix(str(path)):
-            assert [0o700, 0o600, 0o600] == [mode(path.parent), mode(path), mode(Path(f"{path}.lock"))]
-            assert 0 == os.umask(0)
-    finally:
-        os.umask(umask)
-    assert [] == list(path.parent.iterdir())
-
-
 def test_a_stale_socket_and_its_lock_are_replaced_and_at_the_end_only_the_own_socket_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     dead_socket(path)
@@ -110,18 +98,26 @@ def answers(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("what", ["socket", "folder"])
-def test_a_socket_that_was_removed_is_made_again(tmp_path: Path, what: str) -> None:
+def test_a_socket_and_its_folder_are_their_users_alone_also_when_they_are_made_again(tmp_path: Path, what: str) -> None:
     path = tmp_path / "folder" / "agent.sock"
-    with listen_unix(str(path)) as own:
-        assert own.restored() is None
-        path.unlink()
-        if what == "folder":
-            Path(f"{path}.lock").unlink()
-            path.parent.rmdir()
-        assert own.restored() is own.listener
-        assert answers(path)
-        assert [0o700, 0o600, 0o600] == [mode(path.parent), mode(path), mode(Path(f"{path}.lock"))]
-        assert own.restored() is None
+
+    def modes() -> list[int]:
+        return [mode(path.parent), mode(path), mode(Path(f"{path}.lock"))]
+
+    umask = os.umask(0)
+    try:
+        with listen_unix(str(path)) as own:
+            assert ([0o700, 0o600, 0o600], None) == (modes(), own.restored())
+            path.unlink()
+            if what == "folder":
+                Path(f"{path}.lock").unlink()
+                path.parent.rmdir()
+            assert own.restored() is own.listener
+            assert answers(path)
+            assert ([0o700, 0o600, 0o600], None) == (modes(), own.restored())
+            assert 0 == os.umask(0)
+    finally:
+        os.umask(umask)
     assert [] == list(path.parent.iterdir())
 
 

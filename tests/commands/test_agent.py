@@ -1,19 +1,12 @@
 """`neli agent`: how it starts and ends, and how its log reads."""
 
-import io
 import json
-import logging
 import signal
 import socket
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from neli_router.commands.configuration import log_to_standard_error
-from neli_router.config.agent_options import AgentOptions
-from neli_router.core.logs import logger
 from neli_router.hosts.descendants import children
 from tests.support.processes.forked import Program
 from tests.support.waiting import PATIENCE
@@ -21,16 +14,20 @@ from tests.support.waiting import PATIENCE
 PROGRAM = "from neli_router.commands.configuration import agent_command; agent_command()"
 
 
-@pytest.fixture
-def own_log() -> Iterator[None]:
-    """Restores the process's logging afterwards."""
-    root, ours = logging.getLogger(), logging.getLogger("neli_router")
-    before = root.handlers[:], root.level, ours.level
-    root.handlers[:] = []  # Otherwise `force` would close the handlers of pytest.
-    yield
-    root.handlers[:], level, ours_level = before
-    root.setLevel(level)
-    ours.setLevel(ours_level)
+LOGGING = """
+import logging, sys
+from neli_router.commands.configuration import log_to_standard_error
+from neli_router.config.agent_options import AgentOptions
+from neli_router.core.logs import logger
+
+log_to_standard_error(AgentOptions("/run/a.sock", log_format=sys.argv[1]))
+logger().info("agent.started", member="alice", led=3)
+logging.getLogger("neli_router").debug("agent.detail")
+try:
+    raise ValueError("a defect")
+except ValueError:
+    logging.getLogger("asyncio").exception("task %s failed", 7)
+"""
 
 
 @pytest.mark.process
@@ -60,22 +57,11 @@ def test_an_agent_starts_reads_its_configuration_again_and_ends(tmp_path: Path) 
         assert 0 == process.wait(PATIENCE)
 
 
-@pytest.mark.usefixtures("own_log")
-def test_the_log_is_lines_for_people_or_objects_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_lines_for_people_or_objects_for_machines(tmp_path: Path) -> None:
     """Also what other libraries say."""
-    written = dict[str, io.StringIO]()
-    for log_format in ("console", "json"):
-        written[log_format] = io.StringIO()
-        monkeypatch.setattr(sys, "stderr", written[log_format])
-        log_to_standard_error(AgentOptions("/run/a.sock", log_format=log_format))
-        logger().info("agent.started", member="alice", led=3)
-        logging.getLogger("neli_router").debug("agent.detail")
-    assert written["console"].getvalue().endswith(" INFO    agent.started member=alice led=3\n")
-    found = json.loads(written["json"].getvalue())
-    assert ("info", "agent.started", "alice", 3) == tuple(found[key] for key in ("level", "event", "member", "led"))
-    try:
-        raise ValueError("a defect")
-    except ValueError:
-        logging.getLogger("asyncio").exception("task %s failed", 7)
-    found = json.loads(written["json"].getvalue().splitlines()[-1])
-    assert ("error", "task 7 failed", True) == (found["level"], found["event"], "a defect" in found["traceback"])
+    logs = [Program(LOGGING, log_format, folder=tmp_path).communicate()[1] for log_format in ("console", "json")]
+    lines, objects = (log.splitlines() for log in logs)
+    assert lines[0].endswith(" INFO    agent.started member=alice led=3")
+    started, failed = map(json.loads, objects)
+    assert ("info", "agent.started", "alice", 3) == tuple(started[key] for key in ("level", "event", "member", "led"))
+    assert ("error", "task 7 failed", True) == (failed["level"], failed["event"], "a defect" in failed["traceback"])

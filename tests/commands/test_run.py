@@ -6,18 +6,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from neli_router.agent.client.client import Client
 from neli_router.core.clock import host_clock
-from neli_router.errors import NoAgent
 from neli_router.hosts.descendants import children
 from neli_router.hosts.guardian import margin_of
 from neli_router.lab.processes.group import act_at_rest
+from tests.support.agents.processes import AgentProcess, agents
 from tests.support.agents.stand_in import PATIENCE, StandIn, standing_in
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
@@ -235,18 +235,26 @@ def test_fenced_the_whole_group_and_what_left_it_is_killed_and_it_ends_only_when
     assert (75, True) == (code, "was lost (expired by beta)" in error)
 
 
+GRACE = 12.0
+"""Twice the lease: a command that had only the rest of its lease would be killed earlier. A shorter lease would be lost
+while other tests take all cores."""
+
+
 def test_revoked_the_command_may_finish_and_is_killed_after_the_grace(runs: Runs) -> None:
-    runs.agent.leads()
+    """Without --grace, that is the drain timeout. The successor begins at its end, so the killing begins a margin
+    before that."""
+    runs.agent.leads(remaining=GRACE / 2, drain_timeout=GRACE)
     polite = runs.start("bash", "-c", POLITE)
-    stubborn = runs.start("bash", "-c", STUBBORN, options=("--grace", "0.3"))
+    hasty, patient = (runs.start("bash", "-c", STUBBORN, options=options) for options in (("--grace", "0.3"), ()))
     polite.pids(1)
-    pids = stubborn.pids(2)
+    pids = [*hasty.pids(2), *patient.pids(2)]
     revoked_at = host_clock()
     runs.agent.say("revoked", why="another member is to have it")
     code, out, error = polite.end()
     assert (75, "finished\n", True) == (code, out, "another member is to have it" in error)
-    assert 75 == stubborn.end()[0]
-    assert host_clock() - revoked_at >= 0.3
+    for stubborn, grace in ((hasty, 0.3), (patient, GRACE - margin_of(GRACE / 2))):
+        assert 75 == stubborn.end()[0]
+        assert host_clock() - revoked_at >= grace
     assert none_lives(pids)
 
 
@@ -291,20 +299,6 @@ def test_when_a_lease_runs_out_the_command_ends_whoever_of_its_processes_stands_
         assert None is renewed.poll(), "its first lease is over, and it was renewed"
         (renewed.folder / "stop").touch()
         assert 3 == renewed.end()[0]
-
-
-def test_when_neli_run_or_its_guardian_is_killed_all_of_the_command_is_killed(runs: Runs) -> None:
-    runs.agent.leads(remaining=60.0)
-    killed = runs.start("bash", "-c", STUBBORN)
-    guarded = [runs.start("bash", "-c", AWAY + STUBBORN, options=(option,)) for option in ("--once", "--keep")]
-    pids = [*killed.pids(2), *(pid for run in guarded for pid in run.pids(3))]
-    killed.kill()
-    for run in guarded:
-        os.kill(child_of(run.pid), signal.SIGKILL)
-    for run in guarded:
-        code, _, error = run.end()
-        assert (75, True) == (code, "the command was killed (its guardian was killed, or did not run)" in error)
-    until(lambda: none_lives(pids))
 
 
 BECOMING_ROOT = """
@@ -378,33 +372,21 @@ NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 
 
 class Host:
-    """An agent in a process of its own, and `neli run` next to it."""
+    """An agent, and `neli run` next to it."""
 
-    def __init__(self, folder: Path, name: str, lease: float, drain_timeout: float) -> None:
-        self.folder, self.name = folder, name
-        self.socket, self.mark, self.ledger = f"{folder}/{name}.sock", folder / f"started.{name}", folder / "ledger.db"
-        ledger = ("--ledger", f"sqlite:///{self.ledger}", "--layout-slots", "16", "--layout-partitions", "4")
-        times = ("--lease", str(lease), "--drain-timeout", str(drain_timeout))
-        self.agent = self._neli("agent", *ledger, *times, "--name", name, "--socket", self.socket)
-        self._run: Program | None = None
+    def __init__(self, agent: AgentProcess) -> None:
+        self.agent, self.folder, self.name = agent, agent.socket.parent, agent.name
+        self.mark = self.folder / f"started.{self.name}"
+        self.runs: list[Program] = []
 
     @property
     def run(self) -> Program:
-        assert self._run is not None
-        return self._run
+        return self.runs[-1]
 
     def start(self) -> None:
-        if self._run is not None:
-            self._run.close()
         command = (sys.executable, "-c", EXCLUSIVE, str(self.folder), self.name)
-        self._run = self._neli("run", "--key", "nightly", "--agent", self.socket, "--", *command)
-
-    def is_settled(self) -> bool:
-        """Whether its agent answers, and sees two members that own everything for good."""
-        with suppress(NoAgent), Client(self.socket) as client:
-            status = client.status()
-            return len(status.members) == 2 and all(p.owner == p.target is not None for p in status.table.partitions)
-        return False
+        words = ("run", "--key", "nightly", "--agent", self.agent.address, "--", *command)
+        self.runs.append(Program(NELI, *words, folder=self.folder, log=self.agent.log))
 
     @property
     def pids(self) -> list[int]:
@@ -413,12 +395,9 @@ class Host:
         return [int(line.split()[0]) for line in lines] if len(lines) == 9 else []
 
     def end(self) -> None:
-        for process in filter(None, (self._run, self.agent)):
-            process.kill()
-            process.close()
-
-    def _neli(self, *arguments: str) -> Program:
-        return Program(NELI, *arguments, folder=self.folder, log=self.folder / f"{self.name}.log")
+        for run in self.runs:
+            run.kill()
+            run.close()
 
 
 Settled = Callable[[float, float], list[Host]]
@@ -430,10 +409,10 @@ def _settled(tmp_path: Path) -> Iterator[Settled]:
     with ExitStack() as stack:
 
         def settled(lease: float, drain_timeout: float) -> list[Host]:
-            hosts = [Host(tmp_path, name, lease, drain_timeout) for name in ("alpha", "beta")]
+            both = agents(tmp_path, "alpha", "beta", lease=lease, drain_timeout=drain_timeout)
+            hosts = [Host(agent) for agent in stack.enter_context(both)]
             for host in hosts:
                 stack.callback(host.end)
-            until(lambda: all(host.is_settled() for host in hosts))  # Or the command would move once, and not again.
             return hosts
 
         yield settled
@@ -453,7 +432,7 @@ def with_a_command(hosts: Sequence[Host]) -> Sequence[Host]:
 def test_when_an_agent_ends_its_command_ends_before_another_begins(settled: Settled, number: signal.Signals) -> None:
     first, second = with_a_command(settled(1, 1))
     gone = first.pids
-    act_at_rest(first.ledger, lambda: cast("Any", first.agent).send_signal(number))
+    act_at_rest(first.folder / "ledger.db", lambda: first.agent.signal(number))
     until(lambda: second.pids)
     assert none_lives(gone)
     assert 75 == first.run.wait(PATIENCE)
@@ -462,87 +441,46 @@ def test_when_an_agent_ends_its_command_ends_before_another_begins(settled: Sett
 
 
 @pytest.mark.process
-def test_neli_run_that_is_killed_while_it_is_to_hand_over_does_so_only_when_all_is_gone(settled: Settled) -> None:
-    """The agent waits for a connection to end, which the guardian holds, too. The guardian is slow: it is stopped."""
-    first, second = with_a_command(settled(5, 60))
-    guardian = child_of(first.run.pid)
-    try:
-        with Client(second.socket, timeout=PATIENCE) as client:
-            os.kill(guardian, signal.SIGSTOP)
-            first.run.kill()
-            first.run.wait()
-            client.drain(first.name)
-
-            def kept() -> list[int]:
-                status = client.status()
-                owners = enumerate(one.owner for one in status.table.partitions)
-                return [number for number, owner in owners if owner is None or status.members[owner].name == first.name]
-
-            # It hands over all that it may in one step, so by then it would have handed over this partition, too.
-            until(lambda: len(kept()) < 2)
-            assert [client.owner_of_role("nightly").partition] == kept()
-            assert all(map(lives, first.pids))
-            os.kill(guardian, signal.SIGCONT)
-            until(lambda: second.pids)
-        assert none_lives(first.pids)
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(guardian, signal.SIGCONT)  # Otherwise a failed test would leave it behind.
-
-
-@pytest.mark.process
 def test_a_role_moves_when_all_of_the_command_is_gone_whoever_was_killed(settled: Settled) -> None:
-    """The kernel reports the death, so the drain timeout is not awaited: it is longer than this test."""
+    """The kernel reports the death, so the drain timeout is not awaited: it is longer than this test.
+
+    When `neli run` is killed, the guardian is slow, because it is stopped. The agent waits for a connection to end,
+    which the guardian holds, too.
+    """
     hosts = settled(5, 3 * PATIENCE)
-    with Client(hosts[0].socket, timeout=PATIENCE) as client:
+    with hosts[0].agent.client() as client:
         client.drain("beta")
         hosts[0].start()
         role = client.owner_of_role("nightly").partition
-        for killed in ("the command", "neli run", "the guardian"):
+        for killed, code in (("the command", 75), ("neli run", -signal.SIGKILL), ("the guardian", 75)):
             first, second = hosts
             until(lambda: hosts[0].pids)
-            gone = first.pids
+            gone, guardian = first.pids, child_of(first.run.pid)
+            pids = {"the command": child_of(guardian), "the guardian": guardian}
             second.start()
-            client.drain(second.name, undo=True)
-            client.drain(first.name)
-            # The command ignores the request to end, so the role stays until something is killed.
-            until(lambda: is_leaving(client, role))
-            assert all(map(lives, gone))
-            guardian = child_of(first.run.pid)
-            pids = {"the command": child_of(guardian), "neli run": first.run.pid, "the guardian": guardian}
-            os.kill(pids[killed], signal.SIGKILL)
+            try:
+                if killed not in pids:
+                    os.kill(guardian, signal.SIGSTOP)
+                    first.run.kill()
+                    first.run.wait()
+                client.drain(second.name, undo=True)
+                client.drain(first.name)
+                # The command ignores the request to end, so the role stays until something is killed.
+                until(lambda: is_leaving(client, role))
+                assert all(map(lives, gone))
+            finally:
+                os.kill(guardian, signal.SIGCONT)  # Otherwise a failed test would leave it behind.
+            if killed in pids:
+                os.kill(pids[killed], signal.SIGKILL)
             until(lambda: hosts[1].pids)
             assert none_lives(gone), killed
-            first.run.wait(PATIENCE)
+            assert code == first.run.wait(PATIENCE)
             first.mark.unlink()
             hosts.reverse()
+    assert "the command was killed (its guardian was killed, or did not run)" in hosts[1].agent.log.read_text()
 
 
 def is_leaving(client: Client, partition: int) -> bool:
     """Whether the owner of `partition` has released everything else, and so would have released this, too."""
     table = client.status().table.partitions
     return [number for number, one in enumerate(table) if one.owner != one.target] == [partition]
-
-
-GRACE = 12.0
-"""Twice the lease: a command that had only the rest of its lease would be killed earlier. A shorter lease would be lost
-while other tests take all cores."""
-
-
-@pytest.mark.process
-def test_revoked_a_command_has_its_whole_grace_and_is_killed_at_the_end_of_it(settled: Settled) -> None:
-    """The successor begins at the end of the drain timeout, so the killing begins a margin before that."""
-    first, second = settled(GRACE / 2, GRACE)
-    with Client(second.socket, timeout=PATIENCE) as client:
-        client.drain(second.name)
-        first.start()
-        until(lambda: first.pids)
-        gone = first.pids
-        began_at = host_clock()
-        client.drain(second.name, undo=True)
-        client.drain(first.name)
-        second.start()
-        assert 75 == first.run.wait(PATIENCE)
-        assert host_clock() - began_at >= GRACE - margin_of(GRACE / 2)
-    assert none_lives(gone)
-    until(lambda: second.pids)

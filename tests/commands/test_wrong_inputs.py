@@ -1,9 +1,7 @@
 """Wrong inputs to each command and call: what was wanted, what was found, what to do, and the exit code for scripts."""
 
 import shlex
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +97,7 @@ def test_a_wrong_command_is_refused(line: str, code: int, said: str, capfd: pyte
 A_NUMBER: Any = 3
 A_FRACTION: Any = 1.5
 A_TEXT: Any = "1"
-
-
-def admit(term: int) -> None:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        fence.admit(connection, "invoices", term)
+NO_CONNECTION: Any = None
 
 
 CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
@@ -113,7 +107,11 @@ CALLS: dict[str, tuple[Callable[[Member], Any], type[Exception], str]] = {
         ConfigError,
         "on_event must be a function of one event, got a int",
     ),
-    "a term of text": (lambda _: admit(A_TEXT), fence.FenceMisused, "pass the lease, `lease.term` unchanged, or to"),
+    "a term of text": (
+        lambda _: fence.admit(NO_CONNECTION, "invoices", A_TEXT),
+        fence.FenceMisused,
+        "pass the lease, `lease.term` unchanged, or to",
+    ),
     "a key that is a number": (lambda it: it.router.owner(A_NUMBER), BadKey, "such as str(number)"),
     "a role that is no whole number": (lambda it: it.lease(A_FRACTION), BadKey, "a role was wanted: a key as str or"),
     "a task that cannot be called": (lambda it: it.background(A_NUMBER), ConfigError, "a task must be a function of"),
@@ -131,9 +129,8 @@ def _member() -> Iterator[Member]:
         yield member
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_call_is_refused_at_once(name: str, member: Member) -> None:
-    call, kind, said = CALLS[name]
+@pytest.mark.parametrize(("call", "kind", "said"), CALLS.values(), ids=CALLS)
+def test_a_wrong_call_is_refused_at_once(call: Any, kind: type[Exception], said: str, member: Member) -> None:
     with pytest.raises(kind) as caught:
         call(member)
     assert said in str(caught.value)
