@@ -16,14 +16,13 @@ import httpx
 import pytest
 from click.testing import Result
 
-from neli_router.agent.server.server import Agent
 from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.core.exit_codes import EXIT_DONE, EXIT_REFUSED
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Claim
-from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable
+from neli_router.errors import GroupMismatch, LedgerUnusable
 from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import over_unix, running
 from tests.support.commands import neli
@@ -172,8 +171,3 @@ def test_an_agent_whose_store_of_owners_cannot_be_used_does_not_join(redis: str,
         config, options = replace(NOWHERE, ownership=ownership), AgentOptions(socket=f"{tmp_path}/agent.sock")
         with pytest.raises(kind, match=words), running(config, options):
             pytest.fail("it started")
-
-
-def test_an_agent_without_a_store_of_owners_says_which_option_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give all members the same --ownership redis://host:6379/group"):
-        Agent(NOWHERE, AgentOptions(socket=f"{tmp_path}/agent.sock"))

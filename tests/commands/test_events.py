@@ -158,24 +158,18 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(notes: Path, monkey
     until(lambda: not lives(child))
 
 
-def test_a_ledger_without_any_agent_tells_its_whole_past(tmp_path: Path) -> None:
-    began = datetime.now(UTC)
+def test_a_ledger_without_any_agent_is_followed_and_tells_its_whole_past(tmp_path: Path) -> None:
+    code = "from neli_router.commands.events import events_command; events_command(prog_name='neli events')"
+    given, began = ("--ledger", f"sqlite://{tmp_path}/ledger.db"), datetime.now(UTC)
     with Member(configured(tmp_path)) as member:
         assert member.pulse(60.0)
-        member.operator.drain("a")
-    lines = neli("events", "--ledger", f"sqlite://{tmp_path}/ledger.db").stdout.splitlines()
+        with Program(code, *given, "--follow", folder=tmp_path) as process:
+            assert "a joined" in process.stdout.readline()
+            member.operator.drain("a")
+            assert "a was drained by a" in process.stdout.readline()
+    lines = neli("events", *given).stdout.splitlines()
     times, texts = zip(*(line.split("  ", 1) for line in lines), strict=True)
     joined, left = f"a joined: {PARTITIONS} partitions to a", f"a left: {PARTITIONS} partitions to nobody"
     assert (joined, "a was drained by a", left) == texts
     for at in times:
         assert began - timedelta(seconds=5) <= datetime.fromisoformat(at) <= datetime.now(UTC) + timedelta(seconds=5)
-
-
-def test_a_ledger_is_followed(tmp_path: Path) -> None:
-    code = "from neli_router.commands.events import events_command; events_command(prog_name='neli events')"
-    with Member(configured(tmp_path)) as member:
-        assert member.pulse(60.0)
-        with Program(code, "--ledger", f"sqlite://{tmp_path}/ledger.db", "--follow", folder=tmp_path) as process:
-            assert "a joined" in process.stdout.readline()
-            member.operator.weigh("x", 7)
-            assert "x was weighed by a" in process.stdout.readline()

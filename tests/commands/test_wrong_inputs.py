@@ -58,7 +58,7 @@ COMMANDS = [
     ("agent --ledger sqlite:x.db --socket ''", 2, "would listen nowhere: name a socket, or an address to listen on\n"),
     ("agent --ledger kafka://localhost", 2, "a group was wanted after the brokers, as in kafka://localhost:9092/jobs"),
     ("agent --ledger memory://x --lease 0", 2, "Error: lease='0' must be a number of seconds above 0 (flag --lease)\n"),
-    ("agent --ledger kafka://127.0.0.1:1/jobs --protocol fast-neli", 2, "knows only what it leads itself"),
+    ("agent --ledger kafka://127.0.0.1:1/jobs --protocol fast-neli", 2, "give all members the same --ownership"),
     ("agent --protocol term", 2, "no peers are named to elect from: name them all, such as --peers a:7801,b"),
     # The rest
     ("pin 3", 2, "either a NAME or --undo was wanted"),
