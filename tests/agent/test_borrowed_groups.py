@@ -44,10 +44,6 @@ class BorrowingAgent(AgentProcess):
         with over_unix(str(self.socket)) as client:
             return client.get(path)
 
-    def post(self, path: str, body: Any) -> httpx.Response:
-        with over_unix(str(self.socket)) as client:
-            return client.post(path, json=body)
-
     @property
     def shown(self) -> dict[str, int]:
         """Each member on its page, and how many partitions it owns there."""
@@ -109,9 +105,10 @@ def test_a_killed_agent_vanishes_from_the_others_page_which_takes_over_under_hig
     assert 0 < lease["remaining"] <= LEASE
 
     # The limits of such a group.
-    for wish, body in WISHES.items():
-        refused = a.post(f"/v1/{wish}", body)
-        assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
+    with over_unix(str(a.socket)) as client:
+        for wish, body in WISHES.items():
+            refused = client.post(f"/v1/{wish}", json=body)
+            assert (409, "BeyondProtocol") == (refused.status_code, refused.json()["kind"])
     said = a.ask("drain", "b", "--yes")
     assert EXIT_REFUSED == said.exit_code
     assert "its broker shares the partitions out, and it takes no wishes: stop a member to empty it" in said.stderr

@@ -10,13 +10,13 @@ import pytest
 
 from neli_router.agent import Client, NoAgent
 from neli_router.agent.client.transport import EVENT_MAX, Events
-from neli_router.agent.wire import LeaseView, Refusal
+from neli_router.agent.wire import LeaseView, Refusal, ShareView
 from neli_router.core.clock import host_clock
 from neli_router.errors import BadKey, Closed, ConfigError, LeaseLost, LedgerUnavailable, NeliError, NoOwner, NotLeading
 from neli_router.member.member import Member
 from tests.support.agents.running import STEADY, Running, over_once_told
 from tests.support.agents.stand_in import StandIn, standing_in, whenever
-from tests.support.forking import in_child
+from tests.support.forking import in_child, raised_by
 from tests.support.waiting import PATIENCE, beside, until
 
 
@@ -231,17 +231,19 @@ def test_closing_the_client_loses_its_blocks(stand_in: StandIn, client: Client) 
     until(lambda: stand_in.held == 0)
 
 
-def test_a_forked_child_has_no_lease_and_keeps_no_stream(stand_in: StandIn, client: Client) -> None:
+def test_a_forked_child_has_no_lease_no_share_and_keeps_no_stream(stand_in: StandIn, client: Client) -> None:
     """Otherwise the agent would count the child as a holder for as long as it has the parent's connection."""
     stand_in.leads()
+    stand_in.share = ShareView("alpha", {3: 7}, 30.0, 10.0)
     reading, writing = os.pipe()
-    with client.leading("nightly") as lease:
+    with client.leading("nightly") as lease, client.share() as share:
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 os.close(writing)
-                code = 0 if client.owner("x").name == "alpha" and not lease.holds() else 2
+                told = [raised_by(share.check), raised_by(lambda: share.check(3))]
+                code = 0 if (client.owner("x").name, lease.holds(), told) == ("alpha", False, ["Forked"] * 2) else 2
                 os.read(reading, 1)  # Until the parent is done.
             finally:
                 os._exit(code)
@@ -294,8 +296,8 @@ def test_a_role_is_waited_for_until_a_pin_brings_it(follower: Running, other: Me
         with pytest.raises(NotLeading), client.leading(2, timeout=0.1):
             raise AssertionError("b leads it")
         before = other.led[2]
-        client.pin(2, "a")
-        waited_for = client.lease(2, within=PATIENCE)
+        with whenever(lambda: follower.agent.traffic.waiting == 1, lambda: client.pin(2, "a")):
+            waited_for = client.lease(2, within=PATIENCE)
         assert waited_for is not None
         assert (True, True) == (waited_for.term > before, waited_for.remaining() > 0)
         with client.leading(2, timeout=PATIENCE) as lease:

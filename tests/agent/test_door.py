@@ -306,8 +306,8 @@ def test_the_door_of_an_agent_that_is_killed_ends_with_it(tmp_path: Path) -> Non
     token.touch(0o600)
     token.write_text(TOKEN)
     with AgentProcess("a", tmp_path, listen="127.0.0.1:0", token_file=token) as agent:
-        assert agent._process is not None
-        until(lambda: children(agent._process.pid), "a door")
-        (child,) = children(agent._process.pid)
+        process = agent._process
+        assert process is not None
+        (child,) = until(lambda: children(process.pid), "a door")
         agent.kill()
         until(lambda: not lives(child), "the end of the door")

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_an_agent_whose_members_thread_hangs_is_not_well(tmp_path: Path, options
 
 def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None:
     # A lease that holds while other tests use all cores: an agent that is fenced revokes nothing.
-    patient = {"lease": 4.0, "drain_timeout": 60.0}
+    patient: dict[str, Any] = {"lease": 4.0, "drain_timeout": 60.0}
     with (
         Member(configured(tmp_path, "b", **patient)) as other,
         AgentProcess("a", tmp_path, "--log-level", "error", **patient) as agent,

@@ -13,7 +13,7 @@ from neli_router.agent.server.lender import Lender
 from neli_router.agent.wire import ShareView
 from neli_router.config.config import Config
 from neli_router.core.clock import host_clock
-from neli_router.errors import ConfigError, Forked, GroupMismatch, LeaseLost, NotLeading
+from neli_router.errors import ConfigError, GroupMismatch, LeaseLost, NotLeading
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Standing
 from tests.support.agents.running import DRAIN, PARTITIONS, STEADY, Running, over_once_told, paired
@@ -131,16 +131,6 @@ def test_news_before_a_share_is_confirmed_is_not_lost(stand_in: StandIn, client:
     with whenever(lambda: stand_in.held == 1, begin), client.share(timeout=PATIENCE) as share:
         assert ({3: 7, 5: 7}, {4: 8}, frozenset({5})) == (share.terms, share.more, share.revoked)
         assert share.ending
-
-
-def test_a_forked_child_has_no_share(stand_in: StandIn, client: Client) -> None:
-    shares(stand_in, {3: 7})
-    with client.share() as share:
-        share._report.pid += 1
-        for partition in (None, 3):
-            with pytest.raises(Forked):
-                share.check(partition)
-        share._report.pid -= 1
 
 
 @pytest.mark.parametrize("partitions", [[], [-1], [True], ["3"], [2.0], range(0, 100_000, 2)])

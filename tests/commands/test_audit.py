@@ -18,6 +18,8 @@ from tests.support.commands import neli
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """A ledger of two members, one of which took over from the other."""
+    fill(tmp_path / "ledger.db", taken_over(first=1))
     return tmp_path / "ledger.db"
 
 
@@ -31,7 +33,6 @@ def run(path: Path, *arguments: str) -> Result:
 
 
 def test_a_summary_says_in_plain_words_and_json_in_numbers_what_the_group_did(path: Path) -> None:
-    fill(path, taken_over(first=1))
     result = run(path)
     assert 0 == result.exit_code, result.output
     lines = result.stdout.splitlines()
@@ -48,7 +49,6 @@ def test_a_summary_says_in_plain_words_and_json_in_numbers_what_the_group_did(pa
 
 
 def test_a_broken_promise_in_the_ledger_or_in_the_notes_ends_it_with_1(path: Path, tmp_path: Path) -> None:
-    fill(path, taken_over(first=1))
     Notebook(tmp_path / "alice.1.notes").write(Acts(6.1, 13.0, {0: 1002}))
     Notebook(tmp_path / "bob.1.notes").write(Acts(12.5, 20.0, {0: 1020}))
     result = run(path, "--notes", str(tmp_path))
@@ -61,14 +61,12 @@ def test_a_broken_promise_in_the_ledger_or_in_the_notes_ends_it_with_1(path: Pat
 
 @pytest.mark.parametrize(("folder", "said"), [(".", "has another kind of line"), ("nowhere", "nowhere has no *.notes")])
 def test_notes_that_are_none_are_refused(path: Path, tmp_path: Path, folder: str, said: str) -> None:
-    fill(path, taken_over(first=1))
     (tmp_path / "diary.notes").write_text("dear diary\n", encoding="utf-8")
     result = run(path, "--notes", str(tmp_path / folder))
     assert (1, True) == (result.exit_code, said in result.stderr)
 
 
 def test_a_report_and_tables_are_written_where_they_are_wanted(path: Path, tmp_path: Path) -> None:
-    fill(path, taken_over(first=1))
     result = run(path, "--report", str(tmp_path / "report.html"), "--table", str(tmp_path / "tables"))
     assert (0, True) == (result.exit_code, f"written: {tmp_path / 'report.html'}\n" in result.stdout)
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -77,7 +75,6 @@ def test_a_report_and_tables_are_written_where_they_are_wanted(path: Path, tmp_p
 
 
 def test_without_delta_the_error_names_it(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(path, taken_over(first=1))
     monkeypatch.setitem(sys.modules, "deltalake", None)
     monkeypatch.delitem(sys.modules, "neli_router.status.audit_table", raising=False)
     result = run(path, "--table", str(tmp_path / "tables"))
@@ -85,7 +82,8 @@ def test_without_delta_the_error_names_it(path: Path, tmp_path: Path, monkeypatc
     assert "deltalake was wanted, for Delta tables, but" in result.stderr
 
 
-def test_a_ledger_that_is_not_there_is_not_made_and_one_without_a_group_is_refused(path: Path) -> None:
+def test_a_ledger_that_is_not_there_is_not_made_and_one_without_a_group_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
     assert (1, False) == (run(path).exit_code, path.exists())
     fill(path, [])
     result = run(path)

@@ -20,8 +20,6 @@ from tests.support.waiting import until
 LEASE = 2.0
 OLD = NEWEST - 1
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
