@@ -453,11 +453,11 @@ def test_a_role_moves_when_all_of_the_command_is_gone_whoever_was_killed(settled
             pids = {"the command": child_of(guardian), "the guardian": guardian}
             second.start()
             try:
+                client.drain(second.name, undo=True)
                 if killed not in pids:
                     os.kill(guardian, signal.SIGSTOP)
                     first.run.kill()
                     first.run.wait()
-                client.drain(second.name, undo=True)
                 client.drain(first.name)
                 # The command ignores the request to end, so the role stays until something is killed.
                 until(lambda: is_leaving(client, role))
