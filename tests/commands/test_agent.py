@@ -13,13 +13,13 @@ from tests.support.waiting import PATIENCE
 
 PROGRAM = "from neli_router.commands.configuration import agent_command; agent_command()"
 
-
 LOGGING = """
 import logging, sys
 from neli_router.commands.configuration import log_to_standard_error
 from neli_router.config.agent_options import AgentOptions
 from neli_router.core.logs import logger
 
+logging.basicConfig()  # As a library may do, before the agent.
 log_to_standard_error(AgentOptions("/run/a.sock", log_format=sys.argv[1]))
 logger().info("agent.started", member="alice", led=3)
 logging.getLogger("neli_router").debug("agent.detail")
