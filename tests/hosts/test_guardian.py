@@ -14,7 +14,7 @@ from tests.support.processes.forked import Program, lives
 from tests.support.waiting import until
 
 PREAMBLE = """
-import os, select, signal, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from neli_router.core.clock import host_clock
 from neli_router.hosts.descendants import Cgroup
@@ -297,26 +297,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     assert "True\n" == play(tmp_path, story, AWAY + "echo $$ >> pids; wait")[0]
     until(lambda: not any(map(lives, pids(tmp_path))))
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_guardian_that_is_killed_or_stopped_is_replaced_by_neli_run(tmp_path: Path, number: signal.Signals) -> None:
-    """This includes processes that left the group, and orphans of its leader."""
-    story = """
-start("bash", "-c", sys.argv[1], lease=5)
-await_pids(2)
-os.kill(guard.number, int(sys.argv[2]))
-try:
-    while guard.patience():
-        if select.select([guard], [], [], guard.patience())[0]:
-            guard.heard()
-except EOFError:
-    pass
-print(guard.avenge())
-guard.close()
-"""
-    assert ("[]\n", "") == play(tmp_path, story, AWAY + "echo $$ >> pids; wait", str(int(number)))
-    assert [False, False] == [lives(pid) for pid in pids(tmp_path)]
 
 
 @pytest.mark.parametrize("way", ["stopped", "frozen"])

@@ -21,18 +21,15 @@ from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 _home = tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True)
 HOME = Path(_home.name)
 
-LEASE = 8.0
-"""Seconds. Importing Airflow in this process holds up the agent's threads for longer than a short lease lasts."""
-
 LEASE_OF_ONE = 20.0
-"""Seconds, for the agent whose tasks run in this process. Starting Spark in it holds up its threads for even longer.
-The agent takes as long to begin to lead, but only once in a session, because no other member's lease is left then."""
+"""Seconds, for the agent whose tasks run in this process. Starting Spark in it holds up its threads for longer than a
+short lease lasts. The agent takes as long to begin to lead, but only once in a session, because no other member's lease
+is left then."""
 
 HERE = Path(__file__).parent
 
@@ -59,7 +56,7 @@ from neli_router.agent import Client  # noqa: E402 - after the home is set, like
 from neli_router.config.agent_options import AgentOptions  # noqa: E402
 from neli_router.errors import LedgerUnavailable  # noqa: E402
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of  # noqa: E402
-from tests.support.agents.running import Running, configured, on_both_sockets, running  # noqa: E402
+from tests.support.agents.running import Running, configured, on_both_sockets, over_unix, running  # noqa: E402
 from tests.support.given import DagTest, spelled  # noqa: E402
 from tests.support.processes import forked  # noqa: E402
 from tests.support.servers.airflow import begin_with_migrated  # noqa: E402
@@ -201,14 +198,14 @@ def group(_two_agents: Group, neli_default: str, monkeypatch: pytest.MonkeyPatch
     _two_agents.give_back()
 
 
-def open_streams(agent: Running) -> int:
-    with agent.client() as client:
-        return streams(client)
+TURNS = 5
+"""After this many answers, an agent has noticed that a connection was closed before them."""
 
 
-def streams(client: httpx.Client) -> int:
+def open_streams(agent: Running | AgentProcess) -> int:
     """How many streams the agent has open, by its own count: one for each role that is held or followed."""
-    lines = client.get("/metrics").text.splitlines()
+    with over_unix(str(agent.options.socket if isinstance(agent, Running) else agent.socket)) as client:
+        lines = [client.get("/metrics").text.splitlines() for _ in range(TURNS)][-1]
     return next(int(float(line.split()[1])) for line in lines if line.startswith("neli_streams "))
 
 

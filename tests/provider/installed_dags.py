@@ -84,25 +84,24 @@ with DAG("lose", default_args={**AGAIN, "retry_policy": LeadershipRetryPolicy(),
 
     swallow()  # type: ignore[call-arg, misc]
 
-FOLDER = "{{ dag_run.conf['folder'] }}/{{ ti.try_number }}"
-SPARK: dict[str, Any] = {
-    "role": ROLE,
-    "neli_conn_id": OF_HOST,
-    "when_not_leading": "wait",
-    "retry_policy": LeadershipRetryPolicy(delay=0.5),
-    "application": os.environ.get("SPARK_JOB", ""),
-    "application_args": [FOLDER, "{{ dag_run.conf['ways'][ti.try_number - 1] }}"],
-    "driver_memory": "512m",
-    "conf": {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
-    "env_vars": {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.environ.get("SPARK_JOB_PATH", ""),
-    },
-}
-
 with DAG("submits", **GIVEN):
-    LeaderSparkSubmitOperator(task_id="job", **SPARK, **AGAIN)
-
-with DAG("submits_what_is_deaf", **GIVEN):
-    LeaderSparkSubmitOperator(task_id="job", spark_binary=os.environ.get("DEAF_SPARK", ""), **SPARK)
+    LeaderSparkSubmitOperator(
+        task_id="job",
+        role=ROLE,
+        neli_conn_id=OF_HOST,
+        when_not_leading="wait",
+        retry_policy=LeadershipRetryPolicy(delay=0.5),
+        **AGAIN,
+        application=os.environ.get("SPARK_JOB", ""),
+        application_args=[
+            "{{ dag_run.conf['folder'] }}/{{ ti.try_number }}",
+            "{{ dag_run.conf['ways'][ti.try_number - 1] }}",
+        ],
+        driver_memory="512m",
+        conf={"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
+        env_vars={
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": os.environ.get("SPARK_JOB_PATH", ""),
+        },
+    )

@@ -1,10 +1,8 @@
-"""A Spark job of the tests: it records its settings, and then commits, or goes on and ignores every signal.
+"""A Spark job of the tests: it commits, or goes on and ignores every signal.
 
 spark_job.py FOLDER commit    commits one row for each of its partitions into the table next to FOLDER
 spark_job.py FOLDER linger    never ends, and has a Python worker of Spark
 spark_job.py FOLDER late      like `linger`, and commits once there is a file `now`
-
-Each of them writes its settings, environment and command line to `told.json`.
 """
 
 import json
@@ -72,13 +70,9 @@ def linger(spark: SparkSession) -> NoReturn:
 
 def main() -> None:
     spark = SparkSession.builder.getOrCreate()
-    environment = {name: value for name, value in os.environ.items() if name.startswith("NELI_")}
-    command = Path(f"/proc/{os.getppid()}/cmdline").read_text()
-    put("told.json", json.dumps({"settings": told(spark), "environment": environment, "command": command}))
-    if way in {"linger", "late"}:
+    if way != "commit":
         linger(spark)
-    if way == "commit":
-        commit(told(spark))
+    commit(told(spark))
     spark.stop()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.waiting import until
 
-__all__ = ["Submission", "processes", "resume", "send"]
+__all__ = ["Submission", "processes", "resume"]
 
 
 class Submission:
@@ -48,11 +48,6 @@ def processes() -> Iterator[tuple[int, int, int, str]]:
             state, parent, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
             if state != "Z":
                 yield int(folder.name), int(parent), int(session), (folder / "cmdline").read_text().replace("\0", " ")
-
-
-def send(number: signal.Signals, pids: Collection[int]) -> None:
-    for pid in pids:
-        os.kill(pid, number)
 
 
 def resume(pids: Collection[int]) -> None:

@@ -30,15 +30,12 @@ from neli_router.agent import Client
 from neli_router.core.keyspace import Layout
 from neli_router.errors import NoAgent
 from neli_router.fence.delta import FencedTable
-from tests.commands.test_run import STUBBORN
-from tests.provider.conftest import streams
-from tests.provider.submissions import Submission, resume, send
+from tests.provider.conftest import open_streams
+from tests.provider.submissions import Submission, resume
 from tests.status.conftest import one_browser as _browser  # noqa: F401 - the fixture `browser`.
 from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
-from tests.support.agents.running import TOKEN, over_unix
 from tests.support.browsing import Page
 from tests.support.given import spelled
-from tests.support.processes.forked import lives
 from tests.support.servers.airflow import ENDED, Airflow, awaited, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.process, pytest.mark.timeout(3600)]
@@ -57,11 +54,8 @@ PATHS = ("/neli/", "/neli/assets/main.js", "/neli/v1/events", "/neli/v1/status",
 class Place:
     """The installation, the agents of its host and of another one, and what moves their roles."""
 
-    def __init__(self, airflow: Airflow, a: AgentProcess, b: AgentProcess, alone: AgentProcess, group: Client) -> None:
+    def __init__(self, airflow: Airflow, a: AgentProcess, b: AgentProcess, group: Client) -> None:
         self.airflow, self.api, self.a, self.b, self.group = airflow, airflow.api, a, b, group
-        self.alone = alone
-        """The agent of a third host, alone in its group. Its lease is long enough for any busy machine: for tasks with
-        a single try."""
         self.partitions = {ROLE, Layout(partitions=PARTITIONS).partition("nightly")}
 
     def give(self, name: str) -> int:
@@ -70,11 +64,6 @@ class Place:
             self.group.pin(partition, name)
         until(lambda: {name} == {self.group.owner_of_role(one).name for one in self.partitions}, f"the roles of {name}")
         return self.group.owner_of_role(ROLE).term
-
-    def streams(self) -> int:
-        """How many streams the agent of this host has open."""
-        with over_unix(str(self.b.socket)) as client:
-            return streams(client)
 
     # Runs
 
@@ -145,29 +134,19 @@ def changes_in(events: Sequence[dict[str, Any]]) -> Counter[tuple[str, int]]:
 @pytest.fixture(name="installed", scope="module")
 def _installed(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("installation")
-    deaf = folder / "spark-submit"
-    # The command line ends with the folder of the job, and its way.
-    deaf.write_text(f'#!/usr/bin/env bash\ncd "${{@: -2:1}}"\n{STUBBORN}', encoding="utf-8")
-    deaf.chmod(0o755)
     (folder / "dags").mkdir()
     shutil.copy(HERE / "installed_dags.py", folder / "dags")
-    with (
-        AgentProcess("c", folder, lease=60.0, ledger=f"sqlite://{folder}/ledger_of_c.db") as alone,
-        agents(folder, "a", "b", lease=LEASE, drain_timeout=0.3) as (a, b),
-        a.client() as group,
-    ):
+    with agents(folder, "a", "b", lease=LEASE, drain_timeout=0.3) as (a, b), a.client() as group:
         environment = {
             "AIRFLOW_CONN_NELI_DEFAULT": b.connection,
-            "AIRFLOW_CONN_HOST_A": spelled(address=a.address, password=TOKEN),
-            "AIRFLOW_CONN_HOST_B": spelled(address=b.address, password=TOKEN),
-            "AIRFLOW_CONN_HOST_C": alone.connection,
+            "AIRFLOW_CONN_HOST_A": a.connection,
+            "AIRFLOW_CONN_HOST_B": b.connection,
             "AIRFLOW_CONN_SPARK_DEFAULT": spelled("spark", host="local[1]"),
-            "DEAF_SPARK": str(deaf),
             "SPARK_JOB": str(HERE / "spark_job.py"),
             "SPARK_JOB_PATH": os.pathsep.join(path for path in sys.path if path),
         }
         with Airflow.started(environment, dags=folder / "dags") as airflow:
-            place = Place(airflow, a, b, alone, group)
+            place = Place(airflow, a, b, group)
             place.api.await_dag("submits")
             # While the API server imports what its first task needs, nothing else may write to the database.
             first, *_ = awaited(lambda: place.api.runs("told"), "the watcher's first word")
@@ -224,7 +203,7 @@ def test_tasks_begin_and_end_in_the_triggerer_over_one_stream(place: Place) -> N
     found = leader_from(api.xcom("of_partition", of_partition, "by_key_of_run"))
     assert place.group.owner("EURUSD").partition == found["partition"]
 
-    assert 1 == place.streams()
+    assert 1 == open_streams(place.b)
     place.give("b")
     place.require("success", "waits", waits)
     place.require_no_worker("waits", waits)
@@ -294,7 +273,10 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
     page, airflow = Page(browser), place.airflow
     for partition in place.partitions:
         place.group.pin(partition, None)
-    log_in(browser, airflow)
+    browser.get(airflow.url)
+    browser.delete_all_cookies()  # Another test's login.
+    with closing(airflow.as_user("viewer")) as api:
+        browser.add_cookie({"name": "_token", "value": api.token})
     run = place.api.runs("gated")[0]["dag_run_id"]
     browser.get(f"{airflow.url}/dags/gated/runs/{run}/tasks/gate/details")
     until(lambda: browser.find_elements(By.LINK_TEXT, "Who leads"), "the link")[0].click()
@@ -311,18 +293,6 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
     browser.switch_to.default_content()
     assert browser.current_url.startswith(f"{airflow.url}/plugin/neli")
     page.close()
-
-
-def log_in(browser: webdriver.Chrome, airflow: Airflow) -> None:
-    """Log in like a user."""
-    browser.get(airflow.url)
-    browser.delete_all_cookies()  # Another test's login.
-    browser.get(airflow.url)
-    until(lambda: browser.find_elements(By.NAME, "username"), "the form of the login")
-    browser.find_element(By.NAME, "username").send_keys("viewer")
-    browser.find_element(By.NAME, "password").send_keys(airflow.passwords["viewer"])
-    browser.find_element(By.CSS_SELECTOR, "button[type=submit]").click()
-    until(lambda: "/login" not in browser.current_url, "the way in")
 
 
 def test_a_task_that_does_not_stop_is_ended_and_its_retry_succeeds_where_the_role_is_led(place: Place) -> None:
@@ -344,30 +314,26 @@ def test_a_task_that_does_not_stop_is_ended_and_its_retry_succeeds_where_the_rol
     assert "THE TASK DID NOT STOP before the end of its lease" in swallowed
 
 
-def submitted(place: Place, dag_id: str, folder: Path, *tries: tuple[AgentProcess, str]) -> str:
-    """Request a run; each of its tries has a host and a way of the job. Returns its id."""
-    for number in range(len(tries)):
-        (folder / str(number + 1)).mkdir(parents=True)
-    hosts, ways = [f"host_{agent.name}" for agent, _ in tries], [way for _, way in tries]
-    return place.api.trigger(dag_id, conf={"folder": str(folder), "hosts": hosts, "ways": ways})
-
-
-def at_work(place: Place, dag_id: str, run: str, file: Path) -> Submission:
-    """The job of a try, once its file at work exists. Airflow and a JVM start slowly."""
-    awaited(lambda: file.exists() or place.api.run(dag_id, run)["state"] in ENDED, f"the work of {run}")
-    assert file.exists(), place.api.log(dag_id, run, "job", try_number=int(file.parent.name))
-    return Submission(file.parent)
-
-
 def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place: Place, tmp_path: Path) -> None:
     place.group.pin(ROLE, None)
     first = leader_of(ROLE, [place.a, place.b])
     (second,) = {place.a, place.b} - {first}
     folder = tmp_path / "run"
-    run = submitted(place, "submits", folder, (first, "linger"), (second, "late"), (first, "commit"))
+    for number in (1, 2, 3):
+        (folder / str(number)).mkdir(parents=True)
+    hosts = [f"host_{agent.name}" for agent in (first, second, first)]
+    conf = {"folder": str(folder), "hosts": hosts, "ways": ["linger", "late", "commit"]}
+    run = place.api.trigger("submits", conf=conf)
+
+    def at_work(number: int) -> Submission:
+        """The job of a try, once it works. Airflow and a JVM start slowly."""
+        file = folder / str(number) / "worker"
+        awaited(lambda: file.exists() or place.api.run("submits", run)["state"] in ENDED, f"the work of try {number}")
+        assert file.exists(), place.api.log("submits", run, "job", try_number=number)
+        return Submission(file.parent)
 
     # The role moves while the job works and ignores every signal.
-    drained = at_work(place, "submits", run, folder / "1" / "worker")
+    drained = at_work(1)
     drained.require_spark()
     with second.client() as client:
         client.drain(first.name)
@@ -376,9 +342,10 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
     # The host of the second try fails: its agent is dead, and everything else stands still. (A stopped agent may be
     # within a transaction of the ledger's file, and hold up the other one.) The new owner's job begins, like this one
     # does.
-    frozen = at_work(place, "submits", run, folder / "2" / "worker")
+    frozen = at_work(2)
     guards, job = (frozen.task, *frozen.wardens), frozen.left
-    send(signal.SIGSTOP, (*guards, *job))
+    for pid in (*guards, *job):
+        os.kill(pid, signal.SIGSTOP)
     with second.client() as client:
         client.drain(first.name, undo=True)
     second.kill()
@@ -399,23 +366,4 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
     place.require("success", "submits", run)
     for number in (1, 2):
         assert "LeadershipLost" in place.api.log("submits", run, "job", try_number=number)
-    told = json.loads((folder / "3" / "told.json").read_text())
-    settings = told["settings"]
-    term = str(table.progress([ROLE])[ROLE].term)
-    assert [first.name, str(ROLE), term] == [settings[f"spark.neli.{it}"] for it in ("member", "partitions", "term")]
-    assert {"NELI_AGENT": first.address, "NELI_TOKEN": TOKEN} == told["environment"]
-    assert TOKEN not in told["command"]
     assert [first.name] == DeltaTable(str(table.path)).to_pyarrow_table()["member"].to_pylist()
-
-
-def test_nothing_is_left_of_the_job_of_a_task_that_a_person_ends(place: Place, tmp_path: Path) -> None:
-    """tests/provider/test_warden.py kills the task."""
-    dag_id, file = "submits_what_is_deaf", tmp_path / "1" / "pids"
-    run = submitted(place, dag_id, tmp_path, (place.alone, "deaf"))
-    job = at_work(place, dag_id, run, file)
-    until(lambda: len(file.read_text().split()) == 2, "both processes of the job")
-    pids = [int(pid) for pid in file.read_text().split()]
-    # Airflow sends SIGTERM to the task's process group, and then SIGKILL. The job is in another group.
-    place.api.call("PATCH", f"/dags/{dag_id}/dagRuns/{run}/taskInstances/job", body={"new_state": "failed"})
-    job.await_end()
-    assert [] == [pid for pid in pids if lives(pid)]

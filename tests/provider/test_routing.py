@@ -20,8 +20,8 @@ from airflow_provider.partitions import SlotPartitionMapper
 from airflow_provider.routing import owned_partitions, queue_of_owner
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
-from tests.provider.conftest import LEASE
-from tests.support.agents.processes import PARTITIONS, AgentProcess, agents
+from tests.provider.conftest import Group
+from tests.support.agents.processes import PARTITIONS
 from tests.support.forking import in_child
 from tests.support.given import DagTest
 from tests.support.waiting import until
@@ -45,23 +45,16 @@ print(instance.queue)
 """
 """A process that ends while its thread retries, and that must wait for another thread meanwhile."""
 
-Two = tuple[AgentProcess, AgentProcess]
 Route = Callable[[TaskInstance, DagRun | None], None]
 
 
-@pytest.fixture(name="two", scope="module")
-def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
-    with agents(tmp_path_factory.mktemp("agents"), "a", "b", lease=LEASE) as (a, b):
-        yield a, b
-
-
 @pytest.fixture(name="connected")
-def _connected(two: Two, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of a connection to agent `a`, whose owners are already known.
+def _connected(group: Group, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a connection to the agent of this host, whose owners are already known.
 
     No other module uses it, because a thread follows it until the process ends.
     """
-    monkeypatch.setenv("AIRFLOW_CONN_ROUTED", two[0].connection)
+    monkeypatch.setenv("AIRFLOW_CONN_ROUTED", group.here.connection)
     until(lambda: queue_of("0") != "default", "the owners")
     return "routed"
 
@@ -115,13 +108,10 @@ def owners(conn_id: str) -> list[str | None]:
         return [view.name for view in map(hook.owner_of_role, range(PARTITIONS))]
 
 
-def test_a_task_is_mapped_over_what_its_host_owns(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    owned: list[list[int]] = []
-    for agent in two:
-        monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", agent.connection)
-        owned.append(owned_partitions())
-    assert [PARTITIONS // 2] * 2 == [len(one) for one in owned]
-    assert list(range(PARTITIONS)) == sorted(owned[0] + owned[1])
+def test_a_task_is_mapped_over_what_its_host_owns(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert group.ours == owned_partitions()
+    monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", group.other.connection)
+    assert group.theirs == owned_partitions()
 
 
 def test_a_mapped_task_gets_the_queue_of_the_owner_of_its_key(
@@ -173,13 +163,12 @@ def test_a_run_by_partition_gets_the_queue_of_its_owner(connected: str, caplog: 
     assert ("default", "") == (without_run.queue, caplog.text)
 
 
-def test_a_new_owner_is_followed(two: Two, connected: str) -> None:
-    role = owners(connected).index("b")
-    until(lambda: queue_of(str(role)) == "b", "the route to b")
-    with two[0].client() as client:
-        client.pin(role, "a")
-        until(lambda: queue_of(str(role)) == "a", "the route to the new owner")
-        client.pin(role, None)
+@pytest.mark.usefixtures("connected")
+def test_a_new_owner_is_followed(group: Group) -> None:
+    role = str(group.elsewhere)
+    until(lambda: queue_of(role) == group.other.name, "the route to the owner")
+    group.pin(group.elsewhere, group.here)
+    until(lambda: queue_of(role) == group.here.name, "the route to the new owner")
 
 
 # From 3.12 on, Python warns of a fork in a process that has threads. That is what this test is about.

@@ -6,17 +6,15 @@ task, with a real agent --killed--> its connection to the agent is closed; the w
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.commands.test_run import STUBBORN
-from tests.provider.conftest import executable, streams
+from tests.provider.conftest import executable, open_streams
 from tests.provider.submissions import Submission
 from tests.support.agents.running import Running
-from tests.support.given import spelled
 from tests.support.processes.forked import Program, state_of
 from tests.support.waiting import until
 
@@ -34,28 +32,20 @@ with NeliHook("neli_default") as neli, (held := holding(neli, 3)) as right:
     LeaderSparkSubmitHook(made, held, right, {}).submit(os.path.abspath("job.py"))
 """
 
-TURNS = 5
-"""After this many answers, an agent has noticed that a connection was closed before them."""
-
 
 @pytest.fixture(name="task")
-def _task(tmp_path: Path, agent: Running, neli_default: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+def _task(
+    tmp_path: Path, agent: Running, neli_default: str, spark_default: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Program]:
     """A task whose job is at work. Nothing else holds a stream of the agent, although other tests have used it."""
     until(lambda: open_streams(agent) == 0, "the end of all other streams")
     executable(tmp_path / "spark-submit", STUBBORN)
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", spelled("spark", host="local[1]"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     pids = tmp_path / "pids"  # The job and its child write their numbers down.
     with Program(TASK, folder=tmp_path) as process:
         until(lambda: process.poll() or (pids.exists() and len(pids.read_text().split()) == 2), "a job at work")
         assert process.poll() is None
         yield process
-
-
-def open_streams(agent: Running) -> int:
-    with agent.client() as client:
-        return [streams(client) for _ in range(TURNS)][-1]
 
 
 def await_state(pid: int, state: str) -> None:
@@ -84,6 +74,16 @@ def test_the_role_of_a_task_that_is_killed_is_held_until_its_job_is_gone(
         os.kill(pid, signal.SIGCONT)
     until(lambda: open_streams(agent) == 0, "the end of the hold")
     assert ({1}, []) == (set(held), job.left)
+
+
+def test_nothing_is_left_of_a_job_when_its_task_s_process_group_is_killed(task: Program, tmp_path: Path) -> None:
+    """Airflow does that when a person ends the task. Only the warden is in the group of the task."""
+    job = Submission(tmp_path)
+    warden, guardian = job.wardens
+    assert os.getpgid(task.pid) not in {os.getpgid(pid) for pid in (guardian, *job.left)}
+    for pid in (task.pid, warden):
+        os.kill(pid, signal.SIGKILL)
+    job.await_end()
 
 
 def test_a_task_that_ends_leaves_nothing_of_its_job_though_the_guardian_is_stopped(
