@@ -5,7 +5,6 @@
 
 import os
 import sys
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -69,20 +68,6 @@ with DAG("told", **{**GIVEN, "schedule": [changed]}):
 
 # One machine stands for both hosts: the connection's template takes the place of queues that lead to workers.
 OF_HOST = "{{ dag_run.conf['hosts'][ti.try_number - 1] }}"
-AGAIN: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(hours=1)}
-
-with DAG("lose", default_args={**AGAIN, "retry_policy": LeadershipRetryPolicy(), "push_term": True}, **GIVEN):
-
-    @task.leader(role=0, neli_conn_id=OF_HOST, when_not_leading="fail", end_within=1.0, retry_delay=1)
-    def swallow(lease: Any, ti: Any = None) -> str:
-        while ti.try_number == 1:
-            try:
-                time.sleep(600)
-            except BaseException:  # noqa: BLE001 - this is what must not help.
-                print("not me")  # noqa: T201 - into the task's log.
-        return str(lease.member)
-
-    swallow()  # type: ignore[call-arg, misc]
 
 with DAG("submits", **GIVEN):
     LeaderSparkSubmitOperator(
@@ -90,8 +75,9 @@ with DAG("submits", **GIVEN):
         role=ROLE,
         neli_conn_id=OF_HOST,
         when_not_leading="wait",
+        retries=3,
+        retry_delay=timedelta(hours=1),
         retry_policy=LeadershipRetryPolicy(delay=0.5),
-        **AGAIN,
         application=os.environ.get("SPARK_JOB", ""),
         application_args=[
             "{{ dag_run.conf['folder'] }}/{{ ti.try_number }}",

@@ -295,25 +295,6 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
     page.close()
 
 
-def test_a_task_that_does_not_stop_is_ended_and_its_retry_succeeds_where_the_role_is_led(place: Place) -> None:
-    """tests/provider/test_leases.py has tasks that stop."""
-    api, first, second = place.api, place.a, place.b
-    place.group.pin(0, first.name)
-    leader_of(0, [first])
-    run = api.trigger("lose", conf={"hosts": [f"host_{first.name}", *[f"host_{second.name}"] * 3]})
-    path = f"/dags/lose/dagRuns/{run}/taskInstances/swallow/xcomEntries"
-    awaited(
-        lambda: any(one["key"] == "neli_term" for one in api.call("GET", path)["xcom_entries"]),
-        "the beginning of the task",
-    )
-    first.kill()
-    place.require("success", "lose", run)
-    assert second.name == api.xcom("lose", run, "swallow")
-    swallowed = api.log("lose", run, "swallow")
-    assert "not me" in swallowed
-    assert "THE TASK DID NOT STOP before the end of its lease" in swallowed
-
-
 def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place: Place, tmp_path: Path) -> None:
     place.group.pin(ROLE, None)
     first = leader_of(ROLE, [place.a, place.b])

@@ -355,7 +355,6 @@ def test_openlineage_hears_of_the_lease_and_of_no_key(group: Group, monkeypatch:
     [
         ({"role": 7}, {}, 7),
         ({"role": "nightly"}, {}, "nightly"),
-        ({}, {"partition_key": "EURUSD"}, "EURUSD"),
         ({}, {"partition_key": "12"}, "12"),
         ({}, {"partition_key": "12", "dag": BY_PARTITION}, 12),
     ],
@@ -370,9 +369,6 @@ def test_a_role_is_a_name_or_a_number_and_by_default_the_run_s_key_or_partition(
     ("given", "found"),
     [
         ({}, "none was given, and this run has no partition_key"),
-        ({"role": 7, "key": "EURUSD"}, "role and key were given"),
-        ({"role": "None"}, "the text is empty, or None"),
-        ({"role": "7"}, "may mean a key or a partition: say which: key="),
         ({"key": "  "}, "the text is empty"),
         ({"role": True}, "gave a bool"),
         ({"key": ["EURUSD"]}, "gave a list"),

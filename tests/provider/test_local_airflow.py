@@ -11,8 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -20,6 +20,7 @@ import pytest
 
 from airflow_provider.sensors.neli import leader_from
 from neli_router.agent import Client
+from neli_router.core.closing import Closing
 from neli_router.core.keyspace import Layout
 from tests.provider.submissions import processes
 from tests.support.processes.forked import lives
@@ -36,13 +37,13 @@ EIGHT = Layout(partitions=8)
 ALL = {str(partition) for partition in range(8)}
 
 
-class Program:
+class Program(Closing):
     """The program of `make airflow`, and its output so far."""
 
-    def __init__(self, *options: str, port: int) -> None:
-        self.port, self.said = port, ""
+    def __init__(self, *options: str, port: int | None = None) -> None:
+        self.port, self.said = port or free_port(), ""
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "neli_router.lab.local_airflow", "--port", str(port), *options],
+            [sys.executable, "-P", "-m", "neli_router.lab.local_airflow", "--port", str(self.port), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -77,12 +78,6 @@ class Program:
             self.code()
 
 
-@contextmanager
-def started(*options: str, port: int | None = None) -> Iterator[Program]:
-    with closing(Program(*options, port=port or free_port())) as program:
-        yield program
-
-
 def alive(pids: Iterable[int]) -> list[int]:
     return [pid for pid in pids if lives(pid)]
 
@@ -104,7 +99,7 @@ def segments() -> dict[int, int]:
 
 
 def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> None:
-    with started() as program, ExitStack() as life:
+    with Program() as program, ExitStack() as life:
         home = Path(program.await_line(r"the home is (.+?):"))
         url = program.await_line(r"ready at (\S+)")
         password, log = program.await_line(r"password (\S+)"), home / "scheduler.log"
@@ -185,7 +180,7 @@ def test_all_of_it_ends_when_asked_or_when_a_part_ends(
     tmp_path: Path, ledger: str, is_killed: bool, code: int, said: str
 ) -> None:
     before = segments()  # Their makers may have ended, and their numbers may be given to new processes.
-    with started("--ledger", ledger, *(["--keep", str(tmp_path)] if is_killed else [])) as program:
+    with Program("--ledger", ledger, *(["--keep", str(tmp_path)] if is_killed else [])) as program:
         home = Path(program.await_line(r"the home is (.+?):"))
         program.await_line("making Airflow's database")
         migrating = "the migration"
@@ -210,12 +205,12 @@ def test_what_cannot_be_used_is_told_before_anything_starts(tmp_path: Path) -> N
     old.touch()
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with started("--dags", str(old), port=port) as program:
+        with Program("--dags", str(old), port=port) as program:
             assert 2 == program.code()
     assert f"the port {port} of 127.0.0.1 was wanted, but it cannot be had" in program.said
     assert "perhaps another `make airflow`" in program.said
     assert f"a folder of Dags was wanted, but {old} is none" in program.said
-    with started("--keep", str(tmp_path)) as keeping:
+    with Program("--keep", str(tmp_path)) as keeping:
         assert 2 == keeping.code()
     assert "must be empty, and there is 'old.db' in it" in keeping.said
     assert "the home is" not in program.said + keeping.said

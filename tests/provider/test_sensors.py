@@ -33,9 +33,9 @@ pytestmark = pytest.mark.airflow
 START = pendulum.datetime(2026, 1, 1)
 
 
-def returned(run: DagRun, task_id: str, key: str = "return_value") -> object:
-    instances: list[Any] = [one for one in run.get_task_instances() if one.task_id == task_id]
-    return instances[0].xcom_pull(task_ids=task_id, key=key)
+def returned(run: DagRun, task_id: str, key: str = "return_value") -> Any:
+    instance: Any = run.get_task_instance(task_id)
+    return instance.xcom_pull(task_ids=task_id, key=key)
 
 
 def test_sensors_of_each_kind_return_the_leader_or_end(dag_test: DagTest) -> None:
@@ -60,7 +60,6 @@ def test_sensors_of_each_kind_return_the_leader_or_end(dag_test: DagTest) -> Non
     assert {**dict.fromkeys(good, "success"), **bad, "soft": "skipped", "softly_late": "skipped"} == states(run)
     for task in ("here", "poked", "triggered", "owner"):
         leader = returned(run, task)
-        assert isinstance(leader, dict)
         assert {"partition", "leader", "address", "term", "here"} == leader.keys() - {"role"}
         assert ("a", True) == (leader["leader"], leader["here"])
         assert f"/plugin/neli#partition={leader['partition']}" == returned(run, task, NeliLink().xcom_key)
@@ -88,7 +87,6 @@ def test_gates_decide_for_the_tasks_below(dag_test: DagTest) -> None:
     assert ("success", "failed") == (found["deferred"], found["deferred_away"])
     for skipped in ("follows", "asks", "deferred_follows"):
         leader = returned(run, skipped, LEADER_KEY)
-        assert isinstance(leader, dict)
         assert ("nightly", "a", True) == (leader["role"], leader["leader"], leader["here"])
 
 

@@ -25,9 +25,9 @@ from tests.support.waiting import until_in_loop
 pytestmark = pytest.mark.airflow
 
 
-def play(story: Callable[[Triggerer], Awaitable[None]]) -> None:
+def play(story: Callable[[Triggerer], Awaitable[None]], *, settle: float = 0.0) -> None:
     async def told() -> None:
-        async with triggerer() as one:
+        async with triggerer(settle=settle) as one:
             await story(one)
 
     asyncio.run(told())
@@ -74,16 +74,15 @@ def test_triggers_fire_on_what_is_so_already_and_share_one_stream(agent: Running
 
 @pytest.mark.usefixtures("neli_default")
 def test_a_task_that_a_worker_resumes_stays_deferred_until_the_first_worker_has_ended() -> None:
-    async def story() -> None:
-        async with triggerer(settle=3600.0) as one:
-            resumed = await one.start(LeaderTrigger(role="nightly", expect="anybody"))
-            await one.event(await one.start(LeaderTrigger(role="nightly", expect="anybody", ends_task=True)))
-            assert one.is_waiting(resumed)
-            soon = datetime.now(UTC) + timedelta(seconds=10)
-            hurried = await one.start(LeaderTrigger(role="nightly", expect="anybody"), timeout_after=soon)
-            assert "success" == payload(await one.event(hurried))["outcome"]  # Before its task's time is over.
+    async def story(one: Triggerer) -> None:
+        resumed = await one.start(LeaderTrigger(role="nightly", expect="anybody"))
+        await one.event(await one.start(LeaderTrigger(role="nightly", expect="anybody", ends_task=True)))
+        assert one.is_waiting(resumed)
+        soon = datetime.now(UTC) + timedelta(seconds=10)
+        hurried = await one.start(LeaderTrigger(role="nightly", expect="anybody"), timeout_after=soon)
+        assert "success" == payload(await one.event(hurried))["outcome"]  # Before its task's time is over.
 
-    asyncio.run(story())
+    play(story, settle=3600.0)
 
 
 def test_a_takeover_fires_once_this_host_may_act_and_is_measured(
