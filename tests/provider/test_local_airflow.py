@@ -78,10 +78,6 @@ class Program(Closing):
             self.code()
 
 
-def alive(pids: Iterable[int]) -> list[int]:
-    return [pid for pid in pids if lives(pid)]
-
-
 def heard_by(pids: Iterable[int]) -> set[tuple[str, int]]:
     """(address, port) of each socket on which these processes listen, for other machines or for this one."""
     found = set()
@@ -141,7 +137,7 @@ def test_what_it_says_to_do_works_and_nothing_is_left_when_it_is_killed() -> Non
         life.close()
         program.send(signal.SIGKILL)
         program.code()
-        until(lambda: not alive(there), "the end of all processes")
+        until(lambda: not any(map(lives, there)), "the end of all processes")
         assert len(there) > 6
         shutil.rmtree(home)
 
@@ -193,7 +189,7 @@ def test_all_of_it_ends_when_asked_or_when_a_part_ends(
         assert code == program.code()
     assert said in program.said
     assert is_killed is ("--- the end of the log of db-migrate" in program.said)
-    assert ([], is_killed) == (alive(there), (home / "db-migrate.log").exists())
+    assert ([], is_killed) == ([pid for pid in there if lives(pid)], (home / "db-migrate.log").exists())
     assert [] == [it for it, maker in segments().items() if it not in before and maker in there]
     if found := re.search("a PostgreSQL in (.+)", program.said):
         assert not Path(found[1]).exists()
