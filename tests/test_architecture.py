@@ -33,10 +33,6 @@ def test_only_these_rooms_know_the_protocol_induction() -> None:
     assert [] == sorted(module for module in named if not module.startswith(KNOW_INDUCTION))
 
 
-def test_the_product_never_imports_the_laboratory() -> None:
-    assert [] == [room for room, theirs in plan.arrows_between_rooms(HOUSE).items() if "lab" in theirs]
-
-
 def test_airflow_s_provider_takes_nothing_of_the_agent_s_server_or_the_commands() -> None:
     served = re.compile(rf"{plan.PROJECT}\.(agent\.server|commands)\b")
     theirs = {module for module, text in HOUSE.items() if served.search(text)}
@@ -48,6 +44,7 @@ def test_the_sheet_in_contributing_shows_the_arrows_and_all_of_them_point_down()
     rows = re.findall(r"^\| `(?P<room>\w+)/?` \|[^|]*\|(?P<arrows>[^|]*)\|$", page, re.MULTILINE)
     shown = {room: re.findall(r"\w+", arrows) for room, arrows in rows}
     assert plan.arrows_between_rooms(HOUSE) == shown
+    assert [] == [room for room, theirs in shown.items() if "lab" in theirs]
     order = list(shown)
     assert [] == [(room, below) for room in order for below in shown[room] if order.index(below) < order.index(room)]
 
@@ -81,7 +78,6 @@ ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
         ("protocols.term.new", "from random import choice", "imports random.choice: chance is"),
         ("protocols.term.new", "def wait():\n    import time", "protocols/term/new:2 imports time: a pure"),
         ("protocols.term.new", "order = hash('a')", "uses hash(): a pure module"),
-        ("protocols.term.new", "import numpy", "imports numpy: it may import of other packages"),
         ("protocols.term.new", "from neli_router import NoOwner", "imports neli_router: it may import errors"),
         ("drivers.ledgers.sqlite", "import requests", "it may import of other packages confluent_kafka, psycopg"),
         ("drivers.ledgers.pump", "from neli_router.drivers.ledgers import memory, base", "ledgers.memory: it may"),
@@ -95,14 +91,6 @@ ESSAY = '"""What it is for.\n\nHow it works.\n"""\n'
 def test_what_breaks_the_plan_is_named_with_its_place(module: str, text: str, expected: str) -> None:
     others = {"drivers.ledgers.base": "", "drivers.ledgers.memory": ""}
     assert [True] == [expected in sentence for sentence in plan.misfits({**others, module: text})]
-
-
-def test_what_the_plan_allows_passes() -> None:
-    house = {
-        "protocols.induction.fold": "from random import Random\nimport random, msgspec.json\nrng: random.Random",
-        "config": "def open():\n    from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger",
-    }
-    assert [] == plan.misfits(house)
 
 
 def test_a_ring_of_imports_is_found_even_through_a_function() -> None:
@@ -120,8 +108,6 @@ def test_a_ring_of_imports_is_found_even_through_a_function() -> None:
         ("x = 1", ["opens without an essay", "has no `__all__`"]),
         ('"""One line."""\n__all__ = []', ["opens without an essay"]),
         (f"{ESSAY}__all__ = []\nLIMIT = 1\ndef go(): ...\ndef _own(): ...", ["leaves out of `__all__`: go (or"]),
-        (f"{ESSAY}from os import path\n__all__ = ['One', 'path', 'two']\nclass One: ...\ntwo: int = 2", []),
-        ("", []),
     ],
 )
 def test_a_module_without_its_shape_is_told_what_it_lacks(text: str, expected: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Ledgers for tests of routers: with members, or with a driver that fails; and routers of given tables."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
@@ -70,28 +70,16 @@ class Flaky(MemoryLedger):
 
     def read(self, timeout: float) -> list[Entry]:
         self.flowing.wait()
-        self._require_whole()
         return super().read(min(timeout, 0.01))
-
-    def append(self, payloads: Sequence[bytes], *, lasting: bool = True) -> None:
-        self._require_whole()
-        super().append(payloads, lasting=lasting)
-
-    def start(self) -> int:
-        self._require_whole()
-        return super().start()
-
-    def tip(self) -> int:
-        self._require_whole()
-        return super().tip()
 
     def close(self) -> None:
         super().close()
         self.closed.set()
 
-    def _require_whole(self) -> None:
+    def _require_open(self) -> None:  # Every call that needs the log begins with this one.
         if self.failure is not None:
             raise self.failure
+        super()._require_open()
 
 
 def flaky(log: MemoryLog, handles: list[Flaky]) -> Flaky:

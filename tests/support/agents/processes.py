@@ -161,14 +161,7 @@ def leader_of(role: int, group: list[AgentProcess]) -> AgentProcess:
         with agent.client() as client:
             return client.lease(role) is not None
 
-    found: list[AgentProcess] = []
-
-    def is_led() -> bool:
-        found.extend(filter(leads, group))  # Between two checks, the role may move to another agent.
-        return bool(found)
-
-    until(is_led, f"a leader of role {role}")
-    return found[0]
+    return until(lambda: list(filter(leads, group)), f"a leader of role {role}")[0]
 
 
 def is_settled(group: list[AgentProcess]) -> bool:

@@ -13,8 +13,8 @@ None of them has the token. The tests run them for a moment, and the benchmark `
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 from tests.support.waiting import PATIENCE
 
@@ -101,16 +101,12 @@ async def _again_and_again(one: Attack, host: str, port: int) -> None:
         await asyncio.sleep(PAUSE)
 
 
-class _connected:  # noqa: N801 - it is used like a function.
+@asynccontextmanager
+async def _connected(host: str, port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection that is reset at the end, no matter what is still queued in it."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._place = host, port
-
-    async def __aenter__(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        async with asyncio.timeout(PATIENCE):  # `wait_for` of Python 3.11 may lose the end of the attack.
-            reader, self._writer = await asyncio.open_connection(*self._place)
-        return reader, self._writer
-
-    async def __aexit__(self, *_: object) -> None:
-        self._writer.transport.abort()
+    async with asyncio.timeout(PATIENCE):  # `wait_for` of Python 3.11 may lose the end of the attack.
+        reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()

@@ -205,7 +205,6 @@ SHORT_SESSIONS: dict[str, object] = {
     "replica.lag.time.max.ms": 2000,
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
-    "offsets.topic.num.partitions": 1,
 }
 """By default, a dead broker is noticed only after nine seconds."""
 

@@ -84,12 +84,10 @@ class Postgresql(ServerProcess):
 
     @classmethod
     @contextmanager
-    def started(
-        cls, *, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1", prefix: tuple[str, ...] = ()
-    ) -> Iterator[Self]:
-        """A context with a server that answers; it is removed at the end."""
+    def started(cls, **options: Any) -> Iterator[Self]:
+        """A context with a server that answers, made with these options; it is removed at the end."""
         with _folder() as folder:
-            server = cls(folder, settings=settings, host=host, prefix=prefix)
+            server = cls(folder, **options)
             subprocess.run(["/bin/cp", "-a", _new_data(), folder / "data"], check=True)
             try:
                 server.start()

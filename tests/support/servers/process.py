@@ -34,23 +34,23 @@ UDP_CLAIMS_MAX = 256
 """Only the latest are held: peers end with their test, and each test adds some. Longer lists use more descriptors."""
 
 
-def free_port(host: str = "127.0.0.1") -> int:
+def free_port() -> int:
     """A free port, which stays free until something listens on it: a server takes a while to start.
 
     The kernel hands out ports above its lowest one to programs that ask for any port, and to every connection. So this
     port is below that range, and no other test process gets it while this process lives.
     """
-    port, claim = _claimed(socket.SOCK_STREAM, host)
+    port, claim = _claimed(socket.SOCK_STREAM)
     _claims.append(claim)
     return port
 
 
-def free_udp_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+def free_udp_ports(count: int) -> list[int]:
     """The same for datagrams: that many ports, in order."""
     assert count <= UDP_CLAIMS_MAX
     ports = []
     for _ in range(count):
-        port, claim = _claimed(socket.SOCK_DGRAM, host)
+        port, claim = _claimed(socket.SOCK_DGRAM)
         ports.append(port)
         _udp_claims.append(claim)
         if len(_udp_claims) > UDP_CLAIMS_MAX:
@@ -58,7 +58,7 @@ def free_udp_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     return sorted(ports)
 
 
-def _claimed(kind: socket.SocketKind, host: str) -> tuple[int, socket.socket]:
+def _claimed(kind: socket.SocketKind) -> tuple[int, socket.socket]:
     """A port, and the claim that keeps all other test processes away from it."""
     while True:
         port = random.SystemRandom().randrange(PORTS_FROM, _ports_below())
@@ -66,8 +66,8 @@ def _claimed(kind: socket.SocketKind, host: str) -> tuple[int, socket.socket]:
         try:
             if sys.platform == "linux":
                 claim.bind(f"\0neli-test-port-{port}")  # A name without a file, which vanishes with the process.
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as trial:
-                trial.bind((host, port))
+            with socket.socket(socket.AF_INET, kind) as trial:
+                trial.bind(("127.0.0.1", port))
         except OSError:
             claim.close()
             continue

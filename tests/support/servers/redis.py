@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
@@ -86,18 +86,11 @@ class Redis(ServerProcess):
 
     @classmethod
     @contextmanager
-    def started(
-        cls,
-        *,
-        tls: bool = False,
-        settings: Mapping[str, str] | None = None,
-        host: str = "127.0.0.1",
-        prefix: tuple[str, ...] = (),
-    ) -> Iterator[Self]:
-        """A context with a server that answers; it is removed at the end."""
+    def started(cls, **options: Any) -> Iterator[Self]:
+        """A context with a server that answers, made with these options; it is removed at the end."""
         # Not pytest's folder: a socket's path may have at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="neli-redis-") as folder:
-            redis = cls(Path(folder), tls=tls, settings=settings, host=host, prefix=prefix)
+            redis = cls(Path(folder), **options)
             try:
                 redis.start()
                 yield redis
@@ -128,11 +121,10 @@ class Redis(ServerProcess):
         said = self.cli("PING", check=False)
         return "PONG" in said or "NOAUTH" in said
 
-    def cli(self, *words: str, check: bool = True, who: tuple[str, str] | None = None) -> str:
+    def cli(self, *words: str, check: bool = True) -> str:
         """The output of redis-cli, over the Unix socket."""
-        login = ["--user", who[0], "--pass", who[1], "--no-auth-warning"] if who else []
         said = subprocess.run(
-            ["redis-cli", *self._where(), *login, *words],  # noqa: S607
+            ["redis-cli", *self._where(), *words],  # noqa: S607
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
