@@ -27,7 +27,6 @@ __all__ = [
     "Room",
     "arrows_between_rooms",
     "circles",
-    "cycles",
     "misfits",
     "namesakes",
     "shape",
@@ -196,26 +195,19 @@ def misfits(texts: Mapping[str, str]) -> list[str]:
     return found
 
 
-def cycles(texts: Mapping[str, str]) -> list[str]:
-    """Each ring of modules that import each other, as `a -> b -> a`."""
-    return _rings(_arrows(texts))
-
-
 def circles(texts: Mapping[str, str]) -> list[str]:
-    """Each ring of neighbours: modules and folders that are side by side in one folder.
+    """Each ring of neighbours that import each other, as `a -> b -> a`: modules and folders side by side in one folder.
 
     A folder counts as one thing, with everything below it. So two folders can form a circle although none of their
-    modules do. A folder's `__init__` is its door and does not belong to it: it offers names from below.
+    modules do. Modules that import each other form one in the innermost folder that contains them all.
     """
-    arrows = {module: targets for module, targets in _arrows(texts).items() if not _is_door(module, texts)}
-    folders = {""} | {module.rpartition(".")[0] for module in texts}
-    found: list[str] = []
-    for folder in sorted(folders):
+    arrows, found = _arrows(texts), list[str]()
+    for folder in sorted({""} | {module.rpartition(".")[0] for module in texts}):
         neighbours: dict[str, set[str]] = {}
         for module, targets in arrows.items():
             here = _child(folder, module)
-            theirs = {_child(folder, target) for target in targets if target in arrows}
             if here:
+                theirs = {_child(folder, target) for target in targets if target in texts}
                 neighbours.setdefault(here, set()).update(theirs - {here, ""})
         found += _rings({here: sorted(theirs) for here, theirs in neighbours.items()})
     return found
@@ -264,12 +256,10 @@ def _rings(arrows: Mapping[str, list[str]]) -> list[str]:
     return rings
 
 
-def _is_door(module: str, texts: Mapping[str, str]) -> bool:
-    return module == "__init__" or any(other.startswith(f"{module}.") for other in texts)
-
-
 def _child(folder: str, module: str) -> str:
     """The module or folder directly below `folder` that contains `module`; empty if it is elsewhere."""
+    if module == folder:
+        return "__init__"
     inside = module if not folder else module.removeprefix(f"{folder}.") if module.startswith(f"{folder}.") else ""
     return inside.partition(".")[0]
 
