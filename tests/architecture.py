@@ -94,7 +94,9 @@ drivers.consumer_groups: GROUND protocols.consumer_group drivers.consumer_groups
     drivers.ledgers.base drivers.ledgers.kafka | confluent_kafka
 drivers.peers: GROUND protocols.electors drivers.handle drivers.peers | msgspec
 drivers.owners: GROUND drivers.handle drivers.ledgers drivers.owners | psycopg redis
-config: GROUND config drivers protocols
+# Only `drivers.ledgers.pump`, `router.ledger_reader`, `member`, `status`, `testing` and the laboratory may know the
+# protocol induction. All others use the terms of `protocol.py`, so that other protocols fit.
+config: GROUND config drivers protocols.consumer_group protocols.electors
 fence: GROUND fence
 # Commits to Delta tables are made without Spark.
 fence.delta: GROUND fence | deltalake pyarrow

@@ -13,11 +13,6 @@ ROOT = Path(__file__).resolve().parent.parent
 HOUSE = plan.sources(ROOT)
 ROOMS_AT_THE_TOP = sorted(place.parent.name for place in (ROOT / plan.PROJECT).glob("*/__init__.py"))
 
-KNOW_INDUCTION = (
-    *("drivers.ledgers.pump", "lab.", "member.", "protocols.induction", "router.ledger_reader", "status.", "testing"),
-)
-"""All other modules use the terms of protocol.py, so that other protocols fit."""
-
 
 def shapes(house: Mapping[str, str]) -> list[str]:
     return [lack for module, text in house.items() for lack in plan.shape(module, text)]
@@ -26,11 +21,6 @@ def shapes(house: Mapping[str, str]) -> list[str]:
 @pytest.mark.parametrize("breaches", [plan.misfits, plan.circles, plan.unoffered, plan.namesakes, shapes])
 def test_no_module_breaks_the_plan(breaches: Callable[[Mapping[str, str]], object]) -> None:
     assert not breaches(HOUSE)
-
-
-def test_only_these_rooms_know_the_protocol_induction() -> None:
-    named = {module for module, text in HOUSE.items() if f"{plan.PROJECT}.protocols.induction" in text}
-    assert [] == sorted(module for module in named if not module.startswith(KNOW_INDUCTION))
 
 
 def test_airflow_s_provider_takes_nothing_of_the_agent_s_server_or_the_commands() -> None:
