@@ -133,16 +133,13 @@ class AirflowApi:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
         return answer.json() if answer.content else None
 
-    def dag_ids(self) -> set[str]:
-        return {dag["dag_id"] for dag in self.call("GET", "/dags", limit=1000)["dags"]}
-
     def await_dag(self, *dag_ids: str) -> None:
         """Wait until the dag processor has read them."""
 
         def are_there() -> bool:
             errors = self.import_errors()
             assert not errors, errors
-            return set(dag_ids) <= self.dag_ids()
+            return set(dag_ids) <= {dag["dag_id"] for dag in self.call("GET", "/dags", limit=1000)["dags"]}
 
         awaited(are_there, f"the Dags {', '.join(dag_ids)}")
 
@@ -293,27 +290,18 @@ class Airflow(LocalAirflow):
 
     @classmethod
     @contextmanager
-    def started(
-        cls,
-        environment: Mapping[str, str] | None = None,
-        *,
-        dags: Path | None = None,
-    ) -> Iterator[Self]:
+    def started(cls, environment: Mapping[str, str], *, dags: Path) -> Iterator[Self]:
         """A context with an installation whose components are all healthy, and a copy of the Dags in `dags`.
 
         `environment` is for all of its processes.
         """
-        with cls.all_started([environment or {}], dags=dags) as (airflow,):
+        with cls.all_started([environment], dags=dags) as (airflow,):
             yield airflow
 
     @classmethod
     @contextmanager
     def all_started(
-        cls,
-        environments: Sequence[Mapping[str, str]],
-        *,
-        dags: Path | None = None,
-        settings: Mapping[str, str] | None = None,
+        cls, environments: Sequence[Mapping[str, str]], *, dags: Path, settings: Mapping[str, str] | None = None
     ) -> Iterator[list[Self]]:
         """An installation for each of `environments`; they start in parallel."""
         with ExitStack() as life:
@@ -326,9 +314,7 @@ class Airflow(LocalAirflow):
 
     @classmethod
     @contextmanager
-    def _laid_out(
-        cls, environment: Mapping[str, str], dags: Path | None, settings: Mapping[str, str]
-    ) -> Iterator[Self]:
+    def _laid_out(cls, environment: Mapping[str, str], dags: Path, settings: Mapping[str, str]) -> Iterator[Self]:
         """Its folder, until everything in it has ended."""
         with (
             tempfile.TemporaryDirectory(prefix="neli-airflow-", ignore_cleanup_errors=True) as folder,
@@ -339,7 +325,7 @@ class Airflow(LocalAirflow):
             airflow = cls(Path(folder), environment, settings)
             assert keeper.stdin is not None
             airflow._to_keeper = keeper.stdin
-            shutil.copytree(dags, airflow.dags) if dags is not None else airflow.dags.mkdir()
+            shutil.copytree(dags, airflow.dags)
             try:
                 yield airflow
             except BaseException:
