@@ -49,7 +49,7 @@ class Terminal:
     """A bash with job control, in a folder of its own."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._folder, self._log = folder, folder / "terminal.log"
+        self._log = folder / "terminal.log"
         self._blocks = 0
         self._from = 0
         with self._log.open("wb") as log:
