@@ -18,7 +18,7 @@ from airflow.dag_processing.dagbag import BundleDagBag
 
 from tests.provider.test_provider_info import modules
 from tests.support.given import DagTest
-from tests.test_docs import FENCED, OURS, PAGES, SHELL, blocks
+from tests.test_docs import FENCED, OURS, PAGES, blocks, typed
 from tests.tutorials import FOLDER, follow
 
 pytestmark = pytest.mark.airflow
@@ -79,7 +79,7 @@ def test_each_dag_of_the_page_runs(number: int, dag_test: DagTest, tmp_path: Pat
             assert "success" == dag_test(dag).state, dag_id
 
 
-@pytest.mark.parametrize("words", [words for page, words in SHELL if page == PAGE and Path(words[0]).name == "airflow"])
+@pytest.mark.parametrize("words", [words for words in typed(PAGE) if Path(words[0]).name == "airflow"])
 def test_each_command_is_one_of_airflows(words: list[str]) -> None:
     get_parser().parse_args(words[1:])
 
