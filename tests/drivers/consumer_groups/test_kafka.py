@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -124,7 +124,7 @@ def test_a_topic_that_is_there_is_taken_as_it_is_unless_it_is_compacted_or_has_o
 
 
 def test_a_topic_that_is_not_to_be_made_is_missing(kafka: str) -> None:
-    with pytest.raises(LedgerMissing, match=r"--partitions 3 .*message.timestamp.type=LogAppendTime"):
+    with pytest.raises(LedgerMissing, match=r"kafka-topics.sh .*--partitions 3 .*message.timestamp.type=LogAppendTime"):
         opened(kafka, fresh(), "partitions=3", create=False)
 
 
@@ -233,10 +233,7 @@ class PausedMember:
             self.heard.append({(partition, offset) for partition, offset in heard})
             self.told.append((name, set(partitions)))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.process.kill()
         self._reader.join()
         self.process.close()
@@ -245,7 +242,7 @@ class PausedMember:
 def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join, tmp_path: Path) -> None:
     """The process wakes, may go on receiving, and gets no confirmation until it has heard that it lost everything."""
     group = fresh()
-    with PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}", tmp_path) as paused:
+    with closing(PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}", tmp_path)) as paused:
         until(lambda: ("Given", ALL) in paused.told and ("Confirmed", set()) in paused.told)
         os.kill(paused.process.pid, signal.SIGSTOP)
         other = join(group)

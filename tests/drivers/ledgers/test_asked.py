@@ -1,4 +1,4 @@
-"""Ledgers on a server that is asked: what each of them does when its server falls silent, or complains."""
+"""Ledgers on a server that is asked: where they are, and what they do when their server falls silent, or complains."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,8 +15,17 @@ from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress
 from neli_router.drivers.ledgers.redis import link as redis_link
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.errors import LedgerUnavailable, LedgerUnusable
+from neli_router.router.router import Router
 from tests.conftest import require
-from tests.support.asking import Open, append_through_trouble, next_through_trouble, through_trouble, trouble_of
+from tests.support.asking import (
+    Open,
+    append_through_trouble,
+    next_through_trouble,
+    take,
+    through_trouble,
+    trouble_of,
+    write,
+)
 from tests.support.servers import postgresql, redis
 from tests.support.servers.postgresql import Postgresql
 from tests.support.servers.redis import Redis
@@ -27,12 +36,35 @@ TIMED_OUT = {Postgresql: r"timeout", Redis: r"[Tt]imeout|timed out"}
 
 
 @pytest.fixture(
-    params=[pytest.param(Postgresql, marks=pytest.mark.postgresql), pytest.param(Redis, marks=pytest.mark.redis)]
+    scope="module",
+    params=[pytest.param(Postgresql, marks=pytest.mark.postgresql), pytest.param(Redis, marks=pytest.mark.redis)],
 )
 def server(request: pytest.FixtureRequest) -> Iterator[Postgresql | Redis]:
     require((postgresql if request.param is Postgresql else redis).missing())
     with ExitStack() as stack:
         yield stack.enter_context(request.param.started())
+
+
+def test_a_ledger_that_must_be_there_is_not_made(server: Postgresql | Redis, opened: Open) -> None:
+    url = server.url("missing")
+    with pytest.raises(LedgerUnusable, match=r"no (group|key) missing.*: correct the address, or start a member"):
+        opened(url, create=False)
+    with pytest.raises(LedgerUnusable), Router(url, timeout=0.1):
+        pass
+    write(opened(url), b"one")
+    assert [b"one"] == take(opened(url, create=False), 1)
+
+
+def test_groups_schemas_and_databases_keep_their_ledgers_apart(server: Postgresql | Redis, opened: Open) -> None:
+    here = server.url("apart")
+    if isinstance(server, Redis):
+        others = [f"{here}?db=3"]
+    else:
+        server.ask("CREATE DATABASE other")
+        others = [f"{here}&schema=second", here.replace("/postgres?", "/other?")]
+    for url in (here, server.url("{c}"), server.unix_url("e"), *others):
+        assert [1] == write(opened(url), url.encode())
+        assert [url.encode()] == take(opened(url), 1)
 
 
 def test_a_frozen_server_is_no_silence_and_heals(

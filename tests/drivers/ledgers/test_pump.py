@@ -98,19 +98,15 @@ def test_a_turn_reads_once_and_hands_on_what_was_read() -> None:
 
 
 def test_a_machine_begins_with_the_time_just_after_its_state_was_read() -> None:
-    tape, times, now = dropped(snapshot("a", BEGUN)), list[float](), 0.0
-
-    def wait() -> None:
-        nonlocal now
-        now = 5.0
+    tape, times, begun = dropped(snapshot("a", BEGUN)), [0.0], list[float]()
+    tape.meanwhile = lambda: times.append(5.0)
 
     def begin(state: State, at: float) -> Scripted:
-        times.append(at)
+        begun.append(at)
         return Scripted([])
 
-    tape.meanwhile = wait
-    Pump(tape, begin, clock=lambda: now, pause=lambda _: None, publish=lambda *_: None, tell=lambda _: None)
-    assert [5.0] == times
+    Pump(tape, begin, clock=lambda: times[-1], pause=lambda _: None, publish=lambda *_: None, tell=lambda _: None)
+    assert [5.0] == begun
 
 
 def test_what_is_confirmed_is_handed_on_after_what_was_read() -> None:

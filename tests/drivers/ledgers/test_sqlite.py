@@ -134,12 +134,11 @@ def opened_here() -> Iterator[str]:
             yield str(descriptor.readlink())
 
 
-def test_long_records_do_not_pile_up_in_the_log(path: Path) -> None:
-    with closing(SqliteLedger(path)) as ledger:
-        for _ in range(20):
-            ledger.append([bytes(MIB)])
-            ledger.trim(ledger.tip() - 1)
-            assert 12 * MIB > sum(file.stat().st_size for file in path.parent.iterdir())
+def test_long_records_do_not_pile_up_in_the_log(path: Path, ledger: SqliteLedger) -> None:
+    for _ in range(20):
+        ledger.append([bytes(MIB)])
+        ledger.trim(ledger.tip() - 1)
+        assert 12 * MIB > sum(file.stat().st_size for file in path.parent.iterdir())
 
 
 def test_a_checkpoint_runs_while_no_process_can_commit(path: Path, ledger: SqliteLedger) -> None:

@@ -5,7 +5,6 @@ members, claims --publish--> a server of the test's own --table, follow--> route
 
 import contextlib
 import logging
-import random
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +16,7 @@ import pytest
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Claim, Holding, Owners, Version
-from neli_router.errors import GroupMismatch, LedgerUnavailable, NoOwner, StaleTable
+from neli_router.errors import ConfigError, GroupMismatch, LedgerUnavailable, LedgerUnusable, NoOwner, StaleTable
 from neli_router.router.router import Router
 from neli_router.router.table import Owner, Peer
 from neli_router.router.watch import Change
@@ -69,26 +68,17 @@ def disconnect(server: Server, number: int) -> None:
         server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'neli'")
 
 
-def test_a_lower_term_never_replaces_a_higher_one_whatever_the_order(owners: Owners) -> None:
-    rng = random.Random(5)
-    claims = [(partition, term, f"m{rng.randrange(4)}") for partition in ALL for term in range(1, 30)]
-    rng.shuffle(claims)
-    for partition, term, name in claims:
-        owners.publish(LAYOUT, claim(name, {partition: 2**52 + term}))
-    last = {partition: f"id-of-{name}" for partition, term, name in claims if term == 29}
-    assert {i: Holding(2**52 + 29, last[i]) for i in ALL} == owners.table().holdings
-
-
 def test_a_claim_says_which_partitions_a_higher_term_has_and_a_release_leaves_its_own_term_behind(
     owners: Owners,
 ) -> None:
-    owners.publish(LAYOUT, claim("a", {1: 10, 2: 20}))
-    assert (1,) == owners.publish(LAYOUT, claim("b", {1: 9, 2: 21, 3: 1})).refused
-    assert (2,) == owners.publish(LAYOUT, claim("c", {2: 21})).refused  # One term has one owner.
-    assert () == owners.publish(LAYOUT, claim("b", {2: 21})).refused
-    expected = {1: Holding(10, "id-of-a"), 2: Holding(21, "id-of-b"), 3: Holding(1, "id-of-b")}
+    high = 2**53 - 1  # No term has more bits.
+    owners.publish(LAYOUT, claim("a", {1: 10, 2: high - 1}))
+    assert (1,) == owners.publish(LAYOUT, claim("b", {1: 9, 2: high, 3: 1})).refused
+    assert (2,) == owners.publish(LAYOUT, claim("c", {2: high})).refused  # One term has one owner.
+    assert () == owners.publish(LAYOUT, claim("b", {2: high})).refused
+    expected = {1: Holding(10, "id-of-a"), 2: Holding(high, "id-of-b"), 3: Holding(1, "id-of-b")}
     assert expected == owners.table().holdings
-    owners.publish(LAYOUT, claim("a", {}, released={1: 10, 2: 20, 4: 10}))
+    owners.publish(LAYOUT, claim("a", {}, released={1: 10, 2: high - 1, 4: 10}))
     assert {**expected, 1: Holding(10, "")} == owners.table().holdings
     assert (1,) == owners.publish(LAYOUT, claim("c", {1: 9})).refused
     assert () == owners.publish(LAYOUT, claim("c", {1: 10})).refused
@@ -150,6 +140,19 @@ def test_a_router_names_the_owners_and_follows_each_change(server: Server, owner
             assert after == router.owner("key") == kept("key")
         assert (Peer("a", "a:1", 1, ""), Peer("b", "b:1", 1, "")) == router.members
         assert owners_at(server.url("jobs")).address in repr(router)
+
+
+def test_mistakes_in_an_address_are_raised_at_once(server: Server) -> None:
+    for wrong in ("redis://hidden:hidden@host/a b", "postgresql://hidden:hidden@host/app"):
+        with pytest.raises(ConfigError, match="a group was wanted") as caught:
+            owners_at(wrong)
+        assert "hidden" not in str(caught.value)
+    if isinstance(server, Redis):
+        url, said = server.url("jobs", who="nobody:hidden@"), "WRONGPASS"
+    else:
+        url, said = server.url("jobs").replace("neli@", "nobody@"), 'role "nobody" does not exist'
+    with pytest.raises(LedgerUnusable, match=said):
+        Router(owners_at(url))
 
 
 def test_a_partition_that_nobody_says_to_lead_has_no_owner_and_the_reason_is_told(

@@ -19,7 +19,7 @@ from neli_router.drivers.ledgers.postgresql.schema import LOCK
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners import postgresql
 from neli_router.drivers.owners.base import Claim, Holding, Owners, Version
-from neli_router.errors import ConfigError, LedgerUnavailable, LedgerUnusable
+from neli_router.errors import LedgerUnavailable, LedgerUnusable
 from neli_router.router.async_router import AsyncRouter
 from neli_router.router.router import Router
 from tests.drivers.owners.claims import ALL, LAYOUT, claim, everything, member, names
@@ -268,14 +268,6 @@ def test_junk_in_the_table_is_told_as_such(ask: Ask, owners: Owners, junk: str) 
     ask(junk)
     with pytest.raises(LedgerUnusable, match="something else stands there"):
         owners.table()
-
-
-def test_mistakes_in_an_address_are_raised_at_once(address: str) -> None:
-    with pytest.raises(ConfigError, match="a group was wanted") as caught:
-        Router.from_postgresql("postgresql://hidden:hidden@host/app")
-    assert "hidden" not in str(caught.value)
-    with pytest.raises(LedgerUnusable, match='role "nobody" does not exist'):
-        Router.from_postgresql(address.replace("neli@", "nobody@"))
 
 
 def test_groups_and_schemas_do_not_see_each_other(database: str, address: str, owners: Owners) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Holding
-from neli_router.lab.processes.group import MemberProcess
 from neli_router.lab.referee import LifePhase
 from neli_router.router.router import Router
 from neli_router.router.watch import Change
@@ -71,20 +70,6 @@ class Told:
         )
         return self.led()
 
-    def await_takeover(self, gone: MemberProcess, before: Holders) -> None:
-        """Wait until the router shows others, under higher terms, for everything that `gone` led."""
-        lost = {partition: term for partition, (name, term) in before.items() if name == gone.life.name}
-        assert lost
-
-        def is_taken() -> bool:
-            shown = self.shown()
-            return all(
-                partition in shown and shown[partition][0] != gone.life.name and shown[partition][1] > term
-                for partition, term in lost.items()
-            )
-
-        self.group.wait_until(is_taken, "the router was to show the new owners")
-
     def card(self, name: str) -> tuple[str, int]:
         """The identity of one life of a member, and when it expires."""
         holders = self._store.table().holders.items()
@@ -135,12 +120,16 @@ def test_a_leader_without_a_majority_goes_on_reaching_redis_and_says_no_more_tha
 ) -> None:
     told, network = apart
     before = told.settle()
-    alone = told.group.running[before[0][0]]
-    name = alone.life.name
-    others = [other for other in NAMES if other != name]
+    name = before[0][0]
+    alone, others = told.group.running[name], [other for other in NAMES if other != name]
     for other in others:
         network.cut(name, other)
-    told.await_takeover(alone, before)
+
+    def is_taken() -> bool:
+        shown = {partition: term for partition, (owner, term) in told.shown().items() if owner != name}
+        return all(shown.get(partition, 0) > term for partition, (owner, term) in before.items() if owner == name)
+
+    told.group.wait_until(is_taken, "the router was to show others for what it led, under higher terms")
     told.group.wait_until(lambda: not alone.life.held, "the one alone was to lose everything")
     told.require_no_fall()
 

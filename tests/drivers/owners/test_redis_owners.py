@@ -15,7 +15,7 @@ from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import owners_at
 from neli_router.drivers.owners.base import Card, Holding, Owners
-from neli_router.errors import ConfigError, GroupMismatch, LedgerUnusable, NoOwner
+from neli_router.errors import GroupMismatch, LedgerUnusable, NoOwner
 from neli_router.member.member import Member
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
@@ -69,33 +69,14 @@ def test_a_lost_message_is_found_by_the_next_and_a_later_group_with_another_layo
             router.owner("key")
 
 
-def test_mistakes_in_an_address_are_raised_at_once(server: Redis) -> None:
-    with pytest.raises(ConfigError, match="a group was wanted") as caught:
-        Router.from_redis("redis://hidden:hidden@host/a b")
-    assert "hidden" not in str(caught.value)
-    with pytest.raises(ConfigError, match="ownership="):
-        Config("memory://x", ownership="sqlite:x")
-    with pytest.raises(LedgerUnusable, match="WRONGPASS"):
-        Router.from_redis(server.url("jobs", who="nobody:hidden@"))
-    server.cli("HSET", "jobs:owners:v1", "0", "nonsense")
-    server.cli("HSET", "jobs:layout:v1", "slots", "64", "partitions", "8", "tags", "0")
-    with pytest.raises(LedgerUnusable, match="something else stands there"):
-        Router.from_redis(server.url("jobs"))
-
-
-def test_sockets_tls_and_users_with_few_rights_work(server: Redis) -> None:
+def test_users_with_few_rights_work(server: Redis) -> None:
     server.cli("ACL", "SETUSER", "teller", "on", ">word", "~jobs:*", "&jobs:*", "-@all", *TELLER.split())
     server.cli("ACL", "SETUSER", "asker", "on", ">word", "%R~jobs:*", "&jobs:*", "-@all", *ASKER.split())
-    with Redis.started(tls=True) as secure:
-        for tell, ask in (
-            (server.unix_url("jobs"), server.unix_url("jobs")),
-            (server.url("jobs", who="teller:word@"), server.url("jobs", who="asker:word@")),
-            (secure.url("jobs"), secure.url("jobs")),
-        ):
-            with closing(owners_at(tell).open()) as owners, Router.from_redis(ask) as router:
-                owners.publish(LAYOUT, everything("a"))
-                until(lambda: names(router) == ["a"] * 8)
-    with closing(owners_at(server.url("jobs", who="asker:word@")).open()) as owners:
+    teller, asker = (server.url("jobs", who=f"{user}:word@") for user in ("teller", "asker"))
+    with closing(owners_at(teller).open()) as owners, Router.from_redis(asker) as router:
+        owners.publish(LAYOUT, everything("a"))
+        until(lambda: names(router) == ["a"] * 8)
+    with closing(owners_at(asker).open()) as owners:
         with pytest.raises(LedgerUnusable, match="NOPERM"):
             owners.publish(LAYOUT, claim("a", {1: 11}))
         assert 10 == (owners.table().holdings or {})[1].term
