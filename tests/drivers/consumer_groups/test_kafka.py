@@ -5,7 +5,6 @@ tests/drivers/consumer_groups/test_contract.py    what every way to share partit
 
 import gc
 import json
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -198,6 +197,7 @@ from neli_router.protocols.consumer_group.events import AskedBack
 from neli_router.drivers.consumer_groups.address import parse
 from neli_router.drivers.consumer_groups.kafka import KafkaSubscription
 address, _ = parse(sys.argv[1])
+notes = open(sys.argv[2], "a")
 subscription = KafkaSubscription(address, session=6.0, patience=60.0)
 beat_at = 0.0
 while True:
@@ -205,7 +205,7 @@ while True:
     for news in subscription.take():
         heard = [[message.partition, message.offset] for message in news] if isinstance(news, list) else []
         heard += [list(item) for item in getattr(news, "offsets", {}).items()]
-        print(json.dumps([type(news).__name__, sorted(getattr(news, "partitions", [])), heard]), flush=True)
+        print(json.dumps([type(news).__name__, sorted(getattr(news, "partitions", [])), heard]), file=notes, flush=True)
         if isinstance(news, AskedBack):
             subscription.give_back(news.partitions)
         if isinstance(news, list):
@@ -216,45 +216,37 @@ while True:
 """
 
 
-class PausedMember:
-    """A member in its own process, which tests stop: it reports what it takes."""
+Taken = tuple[str, set[int], set[tuple[int, int]]]
+"""The kind of an event, its partitions, and the partitions and offsets that were received or confirmed with it."""
 
-    def __init__(self, rest: str, folder: Path) -> None:
-        self.told: list[tuple[str, set[int]]] = []
-        self.heard: list[set[tuple[int, int]]] = []
-        """For each reported event: the partitions and offsets that were received or confirmed."""
-        self.process = Program(PAUSED, rest, folder=folder)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            name, partitions, heard = json.loads(line)
-            self.heard.append({(partition, offset) for partition, offset in heard})
-            self.told.append((name, set(partitions)))
-
-    def close(self) -> None:
-        self.process.kill()
-        self._reader.join()
-        self.process.close()
+def told(notes: Path) -> list[Taken]:
+    lines = notes.read_text(encoding="utf-8").split("\n")[:-1]
+    return [(kind, set(partitions), {*map(tuple, heard)}) for kind, partitions, heard in map(json.loads, lines)]
 
 
 def test_a_pause_longer_than_the_session_loses_everything(kafka: str, join: Join, tmp_path: Path) -> None:
     """The process wakes, may go on receiving, and gets no confirmation until it has heard that it lost everything."""
-    group = fresh()
-    with closing(PausedMember(f"//{kafka}/{group}?partitions={PARTITIONS}", tmp_path)) as paused:
-        until(lambda: ("Given", ALL) in paused.told and ("Confirmed", set()) in paused.told)
-        os.kill(paused.process.pid, signal.SIGSTOP)
+    group, notes = fresh(), tmp_path / "notes"
+    notes.touch()
+
+    def took(kind: str, partitions: set[int]) -> bool:
+        return (kind, partitions) in [one[:2] for one in told(notes)]
+
+    with Program(PAUSED, f"//{kafka}/{group}?partitions={PARTITIONS}", str(notes), folder=tmp_path) as paused:
+        until(lambda: took("Given", ALL) and took("Confirmed", set()))
+        paused.send_signal(signal.SIGSTOP)
         other = join(group)
         until(lambda: other.has == ALL, other)
-        asleep = len(paused.told)
-        os.kill(paused.process.pid, signal.SIGCONT)
-        until(lambda: ("Lost", ALL) in paused.told, other)
-        lost = [name for name, _ in paused.told].index("Lost", asleep)
-        # Answers may still come for messages received before the pause, but never for messages received after it.
-        asked = set.union(*(paused.heard[i] for i in range(asleep) if paused.told[i][0] == "list"))
-        confirmed = [paused.heard[i] for i in range(asleep, lost) if paused.told[i][0] == "Confirmed"]
-        assert [] == [offsets for offsets in confirmed if not offsets <= asked]
+        asleep = len(told(notes))
+        paused.send_signal(signal.SIGCONT)
+        until(lambda: took("Lost", ALL), other)
+    taken = told(notes)
+    lost = [kind for kind, *_ in taken].index("Lost", asleep)
+    # Answers may still come for messages received before the pause, but never for messages received after it.
+    asked = set.union(*(heard for kind, _, heard in taken[:asleep] if kind == "list"))
+    confirmed = [heard for kind, _, heard in taken[asleep:lost] if kind == "Confirmed"]
+    assert [] == [offsets for offsets in confirmed if not offsets <= asked]
 
 
 def settled(join: Join, group: str) -> Taking:

@@ -105,11 +105,9 @@ class Scripted:
         self.deadline = 0.0
         self.answers: dict[type, list[Any]] = {}
         self.on_step: Callable[[], None] = lambda: None
-        self.heard: list[tuple[float, Any]] = []
 
     def step(self, event: Any, now: float) -> list[Any]:
         self._log.append((now, event))
-        self.heard.append((now, event))
         self.on_step()
         return self.answers.pop(type(event), [])
 

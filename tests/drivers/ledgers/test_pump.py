@@ -50,7 +50,8 @@ class Rig:
         self.tapped: list[Any] = []
         self.told: list[Any] = []
         self.pauses: list[float] = []
-        self.machine = Scripted([])
+        self.heard: list[tuple[float, Any]] = []
+        self.machine = Scripted(self.heard)
         self.pump = Pump(
             tape,
             lambda state, now: self.machine,
@@ -69,7 +70,7 @@ class Rig:
 
     @property
     def events(self) -> list[Any]:
-        return [event for _, event in self.machine.heard]
+        return [event for _, event in self.heard]
 
     @property
     def sizes(self) -> list[int]:
@@ -279,12 +280,24 @@ def bad(state: State) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    "records",
-    [(), (genesis(), snapshot("a", FIRST), join("a"), snapshot("a", BEGUN)), (beat("z"), beat("z"))],
-    ids=["empty", "whatever a snapshot says", "even if their writer did not know of a new ledger"],
+    ("first", "records"),
+    [
+        (1, ()),
+        (1, (genesis(), snapshot("a", FIRST), join("a"), snapshot("a", BEGUN))),  # No snapshot is needed.
+        (1, (beat("z"), beat("z"))),  # Their writer did not know of a new ledger.
+        (7, ()),
+        (7, (None, WISH)),
+        (7, (None, genesis("b", at=7), join("a"))),  # By a member that had read what was dropped.
+        (7, (None, genesis("b", at=8), join("a"))),  # And more.
+        (7, (beat("z"), genesis("b", at=8), join("a"))),
+    ],
 )
-def test_a_ledger_with_all_its_records_is_read_from_its_beginning(records: tuple[Record, ...]) -> None:
-    assert State() == oldest_state(Tape(*records))
+def test_a_ledger_is_read_from_its_beginning_if_it_is_there_or_only_what_is_void_was_dropped(
+    first: int, records: tuple[Record | None, ...]
+) -> None:
+    tape = Tape(*records, first=first)
+    assert State(at=0 if first == 1 else first) == oldest_state(tape)
+    assert len(records) == sum(Rig(tape).turn().sizes)
 
 
 @pytest.mark.parametrize(
@@ -348,25 +361,6 @@ def test_a_ledger_whose_beginning_was_dropped_without_a_snapshot_is_refused(reco
     assert f"its records from 7 to {7 + len(records)} have neither" in caught.value.found
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        (),
-        (None, WISH),
-        (None, genesis("b", at=7), join("a")),
-        (None, genesis("b", at=8), join("a")),
-        (beat("z"), genesis("b", at=8), join("a")),
-    ],
-    ids=["empty", "none of members", "a genesis by who had read what was dropped", "and more", "after a stray Beat"],
-)
-def test_a_ledger_of_which_only_what_is_void_was_dropped_is_read_from_where_it_starts(
-    records: tuple[Record | None, ...],
-) -> None:
-    tape = Tape(*records, first=7)
-    assert State(at=7) == oldest_state(tape)
-    assert len(records) == sum(Rig(tape).turn().sizes)
-
-
 @pytest.mark.parametrize("beats", [(beat("a"),), ()], ids=["with records that it knows", "with none"])
 def test_a_ledger_whose_snapshots_are_of_a_newer_version_is_refused_and_not_founded_again(
     beats: tuple[Record, ...],
@@ -405,7 +399,7 @@ def in_doubt() -> tuple[Rig, Tape]:
     rig.machine.answers[Read] = [Recheck()]
     tape.append([b"a line"])
     rig.turn()
-    rig.machine.heard.clear()
+    rig.heard.clear()
     return rig, tape
 
 

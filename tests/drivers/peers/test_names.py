@@ -9,15 +9,7 @@ import pytest
 
 from neli_router.core.clock import host_clock
 from neli_router.drivers.peers import names as module
-from neli_router.drivers.peers.names import (
-    CALM_EVERY,
-    SILENT_EVERY,
-    THREADS_MAX,
-    PeerNames,
-    Resolve,
-    SocketAddress,
-    resolve,
-)
+from neli_router.drivers.peers.names import SILENT_EVERY, THREADS_MAX, PeerNames, Resolve, SocketAddress, resolve
 from neli_router.drivers.peers.udp import PeerSockets
 from neli_router.protocols.electors.events import Heard
 from neli_router.protocols.protocol import Notice
@@ -188,6 +180,6 @@ def test_a_name_that_is_lost_or_of_a_silent_peer_is_asked_again_soon_and_others_
         until(lambda: zone.asked.count(hosts[0]) == times == zone.asked.count(hosts[2]))  # noqa: B023 - over by then.
         until(lambda: names._asked_at[0] == now[0] == names._asked_at[2])
     assert [3, 1, 3] == [zone.asked.count(host) for host in hosts]
-    now[0] += CALM_EVERY
+    now[0] += module.CALM_EVERY
     until(lambda: zone.asked.count("heard.example") == 2)
     names.close()
