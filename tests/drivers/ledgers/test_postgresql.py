@@ -10,13 +10,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from neli_router.drivers.ledgers.base import Ledger, Promise
+from neli_router.drivers.ledgers.base import Promise
 from neli_router.drivers.ledgers.postgresql.address import parse
 from neli_router.drivers.ledgers.postgresql.link import SqlLink
 from neli_router.drivers.open import delete_ledger
@@ -175,21 +174,6 @@ def test_a_lock_that_a_stopped_client_holds_is_named_as_each_role_may_see_it_and
         trouble_of(lambda: of_another_role.append([b"three"]), f"PID {pid}, of another role")
         server.ask(f"SELECT pg_terminate_backend({pid})")
         append_through_trouble(ledger, b"four")
-
-
-def lands(ledger: Ledger, payload: bytes) -> bool:
-    """Whether `payload` is read back; what was on its way when a session ended may be lost."""
-    with suppress(LedgerUnavailable):
-        ledger.append([payload])
-        return payload in [entry.payload for entry in ledger.read(0.1)]
-    return False
-
-
-def test_sessions_that_an_operator_ends_are_opened_again(url: str, server: Postgresql, opened: Open) -> None:
-    ledger = opened(url)
-    for number in (b"1", b"2", b"3"):
-        until(partial(lands, ledger, number))
-        server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'neli'")
 
 
 def test_a_server_without_a_free_connection_says_so_and_heals(begun: Open) -> None:

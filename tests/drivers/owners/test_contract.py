@@ -222,22 +222,6 @@ def test_what_was_said_while_a_connection_was_broken_is_not_missed(server: Serve
         until(lambda: names(router)[:1] in (["m19"], ["m20"]))
 
 
-def test_a_router_of_a_store_that_is_not_there_yet_waits_for_it(server: Server, owners: Owners) -> None:
-    url = server.url("jobs")
-    server.kill()
-    with Router(owners_at(url), wait=False) as router:
-
-        def refusal() -> str:
-            with pytest.raises(StaleTable) as caught:
-                router.owner("key")
-            return str(caught.value)
-
-        until(lambda: "not yet read up to its end (the last try: " in refusal())
-        server.start()
-        owners.publish(LAYOUT, everything("a"))
-        until(lambda: names(router) == ["a"] * 8)
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_reopens_and_the_parent_goes_on(server: Server, owners: Owners) -> None:
     owners.publish(LAYOUT, everything("a"))
@@ -273,7 +257,7 @@ def test_a_handover_leaves_no_moment_without_an_owner_and_routers_of_store_and_l
         until(lambda: names(router) == ["a"] * 8 and true.table.partitions == router.table.partitions)
 
 
-def test_a_member_leads_whether_the_store_is_there_or_not_and_the_log_says_so_once(
+def test_a_member_leads_whether_the_store_is_there_or_not_and_a_router_waits_for_it(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "neli_router")
@@ -284,6 +268,8 @@ def test_a_member_leads_whether_the_store_is_there_or_not_and_the_log_says_so_on
     ):
         assert leading.pulse(PATIENCE)
         until(lambda: "ownership.unavailable" in caplog.text)
+        with pytest.raises(StaleTable, match="not yet read up to its end"):
+            router.owner("key")
         server.start()
         until(lambda: names(router) == ["a"] * 8)
         until(lambda: "ownership.available" in caplog.text)

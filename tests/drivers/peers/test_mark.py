@@ -1,22 +1,16 @@
 """Settings that all members of one list must share: otherwise they hear nothing of each other, and each says why."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from neli_router.config.config import Config
-from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.peers.udp import open_link
-from neli_router.errors import PeersUnusable
 
 
-def configured(folder: str | Path = "/state", protocol: str = "term", **options: Any) -> Config:
+def configured(protocol: str = "term", **options: Any) -> Config:
     peers = "127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803"
-    return Config.of(
-        {"ledger": f"peers://{peers}/jobs?me=127.0.0.1:7801&state={folder}", "protocol": protocol, **options}
-    )
+    return Config.of({"ledger": f"peers://{peers}/jobs?me=127.0.0.1:7801", "protocol": protocol, **options})
 
 
 @pytest.mark.parametrize(
@@ -35,16 +29,7 @@ def configured(folder: str | Path = "/state", protocol: str = "term", **options:
 def test_members_that_count_voters_or_find_keys_otherwise_have_another_mark(
     options: dict[str, Any], *, is_refused: bool
 ) -> None:
-    """A link refuses each datagram with another mark: see test_seal.py and test_udp.py."""
+    """A link refuses datagrams and kept votes with another mark: see test_seal.py and test_udp.py."""
     assert is_refused == (configured().peers_mark != configured(**options).peers_mark)
     gossip = configured(protocol="gossip")
     assert gossip.peers_mark != configured(protocol="gossip", first_class=1).peers_mark
-
-
-def test_what_was_kept_for_another_layout_is_not_taken_over(tmp_path: Path) -> None:
-    before, after = configured(tmp_path), configured(tmp_path, layout=Layout(tags=True))
-    link = open_link(before.peers, mark=before.peers_mark, clock=host_clock)
-    link.keep(b"votes")
-    link.close()
-    with pytest.raises(PeersUnusable, match="for another protocol, or for another number of partitions"):
-        open_link(after.peers, mark=after.peers_mark, clock=host_clock)

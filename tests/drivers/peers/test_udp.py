@@ -418,6 +418,8 @@ def test_a_first_start_is_told_as_one_that_may_be_a_loss_and_off_loopback_nothin
     assert "every user of this host" in "\n".join(link.doubts)
     link.keep(b"a vote")
     link.close()
+    with pytest.raises(PeersUnusable, match="for another protocol, or for another number of partitions"):
+        opened([me], me, mark=b"term 16")
     assert "no votes" not in "\n".join(opened([me], me).doubts)
     address, _ = parse(f"//here.example:7801/jobs?key_file=/k&state={tmp_path}")
     assert address is not None
@@ -450,19 +452,17 @@ def test_without_a_key_nothing_leaves_loopback_when_names_change_and_it_is_told(
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        (None, 0, "no such file"),
         (b"fifteen bytes..\n", 0o600, "15 bytes, and a key has 16"),
         (b"x" * 5000, 0o600, "larger than"),
         (SECRET, 0o644, "mode 0644"),
     ],
 )
 def test_a_key_that_is_short_or_open_to_others_is_refused_without_being_shown(
-    opened: Open, tmp_path: Path, content: bytes | None, mode: int, said: str
+    opened: Open, tmp_path: Path, content: bytes, mode: int, said: str
 ) -> None:
     path = tmp_path / "key"
-    if content is not None:
-        path.write_bytes(content)
-        path.chmod(mode)
+    path.write_bytes(content)
+    path.chmod(mode)
     (me,) = addresses_at(["127.0.0.1"])
     with pytest.raises(ConfigError, match=said) as raised:
         opened([me], me, options=f"&key_file={path}")
