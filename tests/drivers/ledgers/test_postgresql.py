@@ -223,7 +223,9 @@ GRANT SELECT, INSERT, DELETE ON neli.records TO {role};
 """
 
 
-def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(own: Postgresql, opened: Open) -> None:
+def test_the_least_rights_are_enough_and_may_come_back_and_fewer_or_a_wrong_password_are_refused(
+    own: Postgresql, opened: Open
+) -> None:
     write(opened(own.url("jobs")), b"one")
     own.ask("CREATE ROLE member LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE asker LOGIN PASSWORD 'word'")
     own.ask(GRANTS.format(role="member"))
@@ -238,6 +240,13 @@ def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(o
     ledger.trim(2)
     assert (2, 3) == (ledger.start(), ledger.tip())
     assert [b"two"] == take(opened(by("asker"), create=False), 1)  # A router, which writes nothing.
+    own.ask("REVOKE ALL ON neli.records FROM member")
+    assert "42501" in trouble_of(lambda: ledger.read(0)).found
+    own.ask(GRANTS.format(role="member"))
+    append_through_trouble(ledger, b"three")
+    assert b"three" == next_through_trouble(ledger)
+    with pytest.raises(LedgerUnusable, match=r"42501.*docs/postgresql.md"):
+        delete_ledger(by("member"))
     with pytest.raises(LedgerUnusable, match=r"42501.*docs/postgresql.md"):
         opened(by("stranger"))
     with pytest.raises(LedgerUnusable, match=r"42501.*docs/postgresql.md"):
@@ -249,6 +258,12 @@ def test_the_least_rights_are_enough_and_fewer_or_a_wrong_password_are_refused(o
             opened(by(who), create=False)
         assert "hidden" not in str(caught.value)
     opened(by("asker:word"), create=False)
+
+
+def test_a_deleted_ledger_leaves_no_row(own: Postgresql, opened: Open) -> None:
+    write(opened(own.url("jobs")), b"one")
+    assert ["neli.records of jobs"] == delete_ledger(own.url("jobs"))
+    assert [(0, 0)] == own.ask("SELECT (SELECT count(*) FROM neli.records), (SELECT count(*) FROM neli.ledgers)")
 
 
 def test_tls_a_password_file_and_a_service_file_are_libpq_s_own(
@@ -277,24 +292,6 @@ def test_tls_a_password_file_and_a_service_file_are_libpq_s_own(
     ):
         with pytest.raises(LedgerError, match=said):
             opened(doubtful)
-
-
-def test_rights_that_are_taken_away_and_given_back_heal(own: Postgresql, opened: Open) -> None:
-    write(opened(own.url("jobs")), b"one")
-    own.ask("CREATE ROLE member LOGIN")
-    own.ask(GRANTS.format(role="member"))
-    url = own.url("jobs").replace("neli@", "member@")
-    ledger = opened(url)
-    assert [b"one"] == take(ledger, 1)
-    own.ask("REVOKE ALL ON neli.records FROM member")
-    assert "42501" in trouble_of(lambda: ledger.read(0)).found
-    own.ask(GRANTS.format(role="member"))
-    append_through_trouble(ledger, b"two")
-    assert b"two" == next_through_trouble(ledger)
-    with pytest.raises(LedgerUnusable, match=r"42501.*docs/postgresql.md"):
-        delete_ledger(url)
-    assert ["neli.records of jobs"] == delete_ledger(own.url("jobs"))
-    assert [(0, 0)] == own.ask("SELECT (SELECT count(*) FROM neli.records), (SELECT count(*) FROM neli.ledgers)")
 
 
 def test_without_notifications_a_reader_polls(url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
