@@ -287,12 +287,10 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_and_nobody_waits_for_it_
         member = Taking(subscription)
         until(lambda: member.has == ALL, member)
         node.nodes[0].freeze()
-        try:
-            until(lambda: member.of(BrokerAway), member)
-            subscription.confirm({0: 1})
-            assert [] == member.of(Confirmed)
-        finally:
-            node.nodes[0].thaw()
+        until(lambda: member.of(BrokerAway), member)
+        subscription.confirm({0: 1})
+        assert [] == member.of(Confirmed)
+        node.nodes[0].thaw()
         until(lambda: member.of(BrokerBack), member)
 
         def heard() -> bool:
@@ -301,13 +299,10 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_and_nobody_waits_for_it_
 
         until(heard, member)
         node.nodes[0].freeze()
-        try:
-            closer = threading.Thread(target=subscription.close)
-            closer.start()
-            closer.join(PATIENCE)
-            assert not closer.is_alive()
-        finally:
-            node.nodes[0].thaw()
+        closer = threading.Thread(target=subscription.close)
+        closer.start()
+        closer.join(PATIENCE)
+        assert not closer.is_alive()
 
 
 def test_no_broker_is_an_error_with_the_reason() -> None:

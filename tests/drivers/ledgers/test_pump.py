@@ -377,12 +377,7 @@ def test_a_ledger_whose_snapshots_are_of_a_newer_version_is_refused_and_not_foun
 
 def test_a_member_that_trims_between_two_looks_leaves_a_newer_snapshot() -> None:
     tape = dropped(snapshot("a", BEGUN), None, snapshot("a", LATE))
-
-    def trim() -> None:
-        if tape.first == BEGUN.at:
-            tape.drop(before=LATE.at)
-
-    tape.meanwhile = trim
+    tape.meanwhile = lambda: tape.drop(before=LATE.at)
     assert LATE == oldest_state(tape)
 
 

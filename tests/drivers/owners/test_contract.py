@@ -60,14 +60,6 @@ def owners(server: Server) -> Iterator[Owners]:
         yield opened
 
 
-def disconnect(server: Server, number: int) -> None:
-    """Break connections from the server's side. In Redis, another kind of them each time."""
-    if isinstance(server, Redis):
-        server.cli("CLIENT", "KILL", "TYPE", ("pubsub", "normal")[number % 2])
-    else:
-        server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'neli'")
-
-
 def test_a_claim_says_which_partitions_a_higher_term_has_and_a_release_leaves_its_own_term_behind(
     owners: Owners,
 ) -> None:
@@ -216,7 +208,10 @@ def test_what_was_said_while_a_connection_was_broken_is_not_missed(server: Serve
     with Router(owners_at(server.url("jobs"))) as router:
         owners.close()
         for term in range(11, 21):
-            disconnect(server, term)
+            if isinstance(server, Redis):  # Another kind of connection each time.
+                server.cli("CLIENT", "KILL", "TYPE", ("pubsub", "normal")[term % 2])
+            else:
+                server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'neli'")
             with contextlib.suppress(LedgerUnavailable):
                 owners.publish(LAYOUT, everything(f"m{term}", term))
         until(lambda: names(router)[:1] in (["m19"], ["m20"]))

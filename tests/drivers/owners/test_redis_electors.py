@@ -27,10 +27,6 @@ NAMES = ["m1", "m2", "m3"]
 PARTITIONS = 24
 """Eight for each member, when they are shared out."""
 
-LEASE = 2.0
-"""Long enough that a busy machine does not disturb what a test waits for."""
-
-PORT = 7801
 OUTSIDE, REDIS = "out", "redis"
 
 Holders = dict[int, tuple[str, int]]
@@ -106,8 +102,9 @@ def _apart(tmp_path: Path) -> Iterator[tuple[Told, Network]]:
         stack.enter_context(network.entered(OUTSIDE))
         redis = Redis.started(host=network.address(REDIS), prefix=network.prefix(REDIS))
         url = stack.enter_context(redis).url("jobs")
-        places = {name: f"{network.address(name)}:{PORT}" for name in NAMES}
-        options = {"protocol": "term", "lease": LEASE, "ownership": url}
+        places = {name: f"{network.address(name)}:7801" for name in NAMES}
+        # A lease so long that a busy machine does not disturb what the test waits for.
+        options = {"protocol": "term", "lease": 2.0, "ownership": url}
         group = stack.enter_context(PeerProcesses(tmp_path, places, partitions=PARTITIONS, pause=0.02, **options))
         told = Told(group, url, stack)
         for name in NAMES:
