@@ -7,6 +7,7 @@ from pathlib import Path
 from neli_router.core.clock import Clock, host_clock
 from neli_router.drivers.peers.address import parse
 from neli_router.drivers.peers.base import PeerLink
+from neli_router.drivers.peers.memory import MemoryLink
 from neli_router.drivers.peers.names import Resolve, SocketAddress, resolve
 from neli_router.drivers.peers.udp import PeerSockets, open_link
 from neli_router.protocols.electors.events import Heard
@@ -14,7 +15,7 @@ from neli_router.protocols.protocol import Notice
 from tests.support.servers.process import free_udp_ports
 from tests.support.waiting import PATIENCE
 
-__all__ = ["Zone", "addresses_at", "fast_clock", "key_in", "link_at", "links", "take_until"]
+__all__ = ["Zone", "addresses_at", "fast_clock", "heard", "key_in", "link_at", "links", "take_until"]
 
 
 class Zone:
@@ -91,3 +92,9 @@ def take_until(
         for other in others:
             other.take()
     return taken
+
+
+def heard(link: PeerSockets | MemoryLink, from_: PeerSockets | MemoryLink, body: bytes) -> None:
+    """Send `body` until it has arrived: the network may lose it, and at first no link knows the other."""
+    said = Heard(from_.place, body)
+    take_until(lambda taken: said in taken, link, from_, again=lambda: from_.send(link.place, body))

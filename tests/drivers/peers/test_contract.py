@@ -21,7 +21,7 @@ from neli_router.drivers.peers.memory import MemoryLink, MemoryNetwork
 from neli_router.drivers.peers.udp import PeerSockets
 from neli_router.errors import Closed
 from neli_router.protocols.electors.events import BODY_MAX, Heard
-from tests.drivers.peers.joining import links, take_until
+from tests.drivers.peers.joining import heard, links, take_until
 from tests.support.waiting import PATIENCE
 
 Link = PeerSockets | MemoryLink
@@ -46,12 +46,6 @@ WAYS: dict[str, Callable[[Path], AbstractContextManager[Three]]] = {
 def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Three]:
     with WAYS[request.param](tmp_path) as made:
         yield made
-
-
-def heard(link: Link, from_: Link, body: bytes) -> None:
-    """Send `body` until it has arrived: the network may lose it, and at first no link knows the other."""
-    said = Heard(from_.place, body)
-    take_until(lambda taken: said in taken, link, from_, again=lambda: from_.send(link.place, body))
 
 
 def test_what_one_sends_the_other_hears_whole_and_knows_from_whom_also_the_longest_body_and_an_empty_one(

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.protocols.electors.events import Heard
 from tests.conftest import require
-from tests.drivers.peers.joining import fast_clock, key_in, link_at, take_until
+from tests.drivers.peers.joining import fast_clock, heard, key_in, link_at
 from tests.support.servers.network import Network, missing
 
 pytestmark = pytest.mark.process
@@ -33,12 +32,7 @@ def test_a_member_whose_name_is_loopback_first_and_then_an_address_reaches_other
                 )
             links.append(stack.enter_context(closing(link)))
         one, two = links
-        for sender, receiver, body in ((one, two, b"from one"), (two, one, b"from two")):
-            take_until(
-                lambda taken: Heard(sender.place, body) in taken,  # noqa: B023 - it is over by then.
-                receiver,
-                sender,
-                again=lambda: sender.send(receiver.place, body),  # noqa: B023
-            )
+        heard(two, one, b"from one")
+        heard(one, two, b"from two")
         assert "listens at 127.0.1.1:7802, an address of loopback" in "\n".join(one.doubts)
         assert "loopback" not in "\n".join(two.doubts)

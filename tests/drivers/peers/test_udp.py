@@ -28,7 +28,7 @@ from neli_router.drivers.peers.udp import (
 from neli_router.errors import ConfigError, PeersUnusable, Replaced
 from neli_router.protocols.electors.events import Heard
 from neli_router.protocols.protocol import Notice
-from tests.drivers.peers.joining import Zone, addresses_at, key_in, link_at, take_until
+from tests.drivers.peers.joining import Zone, addresses_at, heard, key_in, link_at, take_until
 
 SECRET = b"an agreed secret of the group"
 
@@ -286,7 +286,7 @@ def test_of_two_processes_of_one_peer_on_two_hosts_the_older_ends_and_others_are
     peers = addresses_at(["127.0.0.1"] * 2)
     (elsewhere,) = addresses_at(["127.0.0.1"])
     link, older = opened(peers, peers[0]), opened(peers, peers[1], "other")
-    take_until(lambda taken: Heard(1, b"older") in taken, link, older, again=lambda: older.send(0, b"older"))
+    heard(link, older, b"older")
     newer = opened(peers, peers[1], "third", options=f"&bind={elsewhere}")
 
     def translated() -> None:
