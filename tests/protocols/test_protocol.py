@@ -8,7 +8,6 @@ import pytest
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
 from neli_router.protocols.protocol import (
-    BEATS_PER_LEASE,
     NAME_MAX,
     WEIGHT_MAX,
     Acquired,
@@ -34,7 +33,7 @@ def made(**changed: Any) -> Settings:
         ({"guarantee": "available"}, "lasts", 6.0 + 4 * 0.3 + 1.0 + 3 * 1.5),
         ({"guarantee": "available", "beat": 0.5, "delay_max": 1.0}, "hold", 6.0 + 1.2 + 0.5 + 3.0),
         ({"drift": 0.0}, "wait", 6.0),
-        ({}, "wait", 6.0 * 1.001 / 0.999),
+        ({}, "wait", 6.0 * 1.001 / 0.999),  # The holder's clock may be slow by the drift, and the waiter's fast.
     ],
     ids=str,
 )
@@ -47,16 +46,6 @@ def test_an_event_names_its_partitions_in_order_and_prints_as_its_name_how_many_
     assert ("Acquired(4 partitions: 0-2,7)", (0, 1, 2, 7)) == (str(acquired), acquired.partitions)
     assert "Fenced(1 partition: 3)" == f"{Fenced({3: 9}, 'the lease ended')}"
     assert ["Standby(1 partition: 7)", "Standby(0 partitions)"] == [str(Standby((7,))), str(Standby(()))]
-
-
-def test_a_member_that_waits_outlasts_the_slowest_clock_that_is_allowed() -> None:
-    """The holder's clock is slow by the drift and the waiter's fast by as much; both start at the same moment."""
-    settings = made(drift=0.01)
-    assert settings.wait / 1.01 >= settings.lease / 0.99 - 1e-12
-
-
-def test_several_beats_may_be_lost_within_the_half_lease_in_which_one_must_come_back() -> None:
-    assert BEATS_PER_LEASE >= 4
 
 
 @pytest.mark.parametrize(

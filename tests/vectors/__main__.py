@@ -25,7 +25,7 @@ from tests.vectors import scenes
 from tests.vectors.files import Entries, ledger_lines, state_lines
 from tests.vectors.lines import decoding, facts, hashing
 
-__all__ = ["FOLDER", "main", "written"]
+__all__ = ["FOLDER", "written"]
 
 FOLDER = Path(__file__).parent
 
