@@ -29,7 +29,7 @@ from neli_router.protocols.term.machine import TermMachine
 from tests.protocols.rules import news, numbers, performed
 from tests.support.records import value_of
 
-__all__ = ["BEAT", "DELAY", "LEASE", "Council", "GossipScene", "council_settings", "gossip_settings", "played"]
+__all__ = ["BEAT", "LEASE", "Council", "GossipScene", "council_settings", "gossip_settings", "played"]
 
 LAYOUT = Layout(slots=16, partitions=2)
 NAMES = "ABCDEFGHI"
@@ -234,7 +234,6 @@ def gossip_settings(size: int = 3, me: int = 0, **options: Any) -> GossipSetting
 
 BEAT = 0.1
 LEASE = 0.3
-DELAY = 0.002
 
 
 def council_settings(me: int, *, size: int = 3, partitions: int = 6, **options: Any) -> TermSettings:
@@ -252,7 +251,7 @@ class Council(PeerScene):
         super().__init__(TermMachine, {i: council_settings(i, **self.options) for i in range(size)})
 
     def lag(self) -> float:
-        return DELAY
+        return 0.002
 
     def begin(self, me: int, **others: Any) -> None:
         """Start it, in place of itself, with other settings."""
@@ -270,9 +269,6 @@ class Council(PeerScene):
 
     def shares(self) -> list[int]:
         return [len(one.leading) for _, one in sorted(self.members.items())]
-
-    def notices(self, me: int, event: str) -> list[Notice]:
-        return [one for one in self.events(me, Notice) if one.event == event]
 
 
 class _Stage:

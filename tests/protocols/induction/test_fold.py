@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
@@ -23,7 +23,6 @@ from neli_router.protocols.induction.fold import (
     MEMBERS_MAX,
     WISHES_MAX,
     State,
-    beats_from,
     fold,
     fold_beats,
 )
@@ -49,13 +48,11 @@ from tests.support.records import (
     LAYOUT,
     Plot,
     beat,
-    expire,
     folded,
     founded,
     genesis,
     handed_over,
     join,
-    owners,
     parsed,
     plots,
     story,
@@ -171,17 +168,6 @@ def test_neither_a_snapshot_of_another_state_nor_an_empty_load_means_anything() 
     assert unchanged_by(SHARED, Load(by="a", loads={}))
 
 
-def test_the_two_hottest_partitions_are_parted() -> None:
-    state = folded(Load(by="a", loads={0: 9.0, 2: 9.0, 1: 1, 3: 1}), state=SHARED)
-    assert ("abab", "aabb") == (owners(state), targets(state))
-
-
-def test_no_state_keeps_the_ext_of_a_genesis() -> None:
-    """Its bytes would be part of the digest, and of every snapshot."""
-    plain = genesis(version=3)
-    assert folded(plain) == folded(replace(plain, v=1, ext={"x": Raw(b"1")}))
-
-
 def test_a_beat_of_a_member_is_its_last_and_changes_nothing_else() -> None:
     after = folded(beat("b"), state=SHARED)
     assert {"a": 1, "b": 5} == dict(after.last_beats)
@@ -201,17 +187,12 @@ def test_a_term_is_the_base_and_the_offset_of_its_beginning_or_the_writers_clock
     assert ((5002, 5003), (4, 5)) == (state.terms[:2], state.began[:2])
 
 
-def test_a_seat_is_what_the_join_said_and_what_a_newer_self_is_not_to_have_goes_to_its_target_at_once() -> None:
+def test_a_seat_is_what_the_join_said() -> None:
     state = founded(join("a", "alice", weight=3, address="host:1", versions=(1, 2)), join("b"))
     seat = state.seats["a"]
     said = (seat.incarnation, seat.name, seat.weight, seat.address, seat.versions, seat.joined)
     assert ("a", "alice", 3, "host:1", (1, 2), 1) == said
     assert (seat, None) == (state.holder("alice"), state.holder("a"))
-    # c takes a's seat with a quarter of its weight: no live member owns the rest, so none needs to hand it over.
-    state = founded(join("a", weight=3), join("b", weight=3), join("c", "a", at=3, weight=1))
-    assert owners(state) == targets(state)
-    assert {BASE + 3} == set(state.terms)
-    assert (1, 3) == (owners(state).count("c"), owners(state).count("b"))
 
 
 @pytest.mark.parametrize(("at", "seated"), [(0, "a"), (1, "a"), (2, "c"), (3, "a"), (9, "a")])
@@ -241,25 +222,6 @@ def test_departed_members_and_certificates_of_strangers_are_remembered_up_to_a_b
 
 
 # Departures
-
-
-def test_an_accusation_with_the_present_last_beat_ends_a_membership_and_the_target_at_that_record_owns() -> None:
-    state = folded(beat("b"), expire("a", "b", 3), state=TWO)
-    assert (["a"], {"a": 1}, ("b",)) == (list(state.seats), dict(state.last_beats), state.departed)
-    assert ["a"] == list(folded(expire("a", "b", 2), state=TWO).seats), "a join is a first beat"
-    # a means to give to b; before its Handover is appended, b leaves and c comes.
-    state = folded(Leave(by="b"), join("c"), state=TWO)
-    partition = targets(state).index("c")
-    assert "c" == owners(folded(give(partition), state=state))[partition]
-
-
-@pytest.mark.parametrize("by", ["b", "witness of alice", "a"], ids=["a member", "a stranger", "itself"])
-def test_a_certificate_is_a_leave_on_behalf_of_the_dead(by: str) -> None:
-    left = folded(Leave(by="a"), state=SHARED)
-    assert (["b"], ("a",)) == (list(left.seats), left.departed)
-    assert left == folded(certify("a", by), state=SHARED)
-    assert left == folded(Leave(by="a", grace=60.0), state=SHARED), "this version of the fold grants no grace"
-    assert {} == founded(join("one0000", "x"), join("one0001", "x", at=2), certify("one0001", by)).seats
 
 
 # Wishes
@@ -342,7 +304,7 @@ def test_an_expire_ends_each_member_whose_last_beat_it_knows_and_computes_target
     assert 1 == len(computed)
 
 
-@pytest.mark.parametrize("record", ["handover", "expire", "ext", "genesis"])
+@pytest.mark.parametrize("record", ["handover", "expire", "ext"])
 def test_what_older_members_cannot_read_is_void_until_the_version_that_all_members_know(record: str) -> None:
     leave = decode(b'{"kind":"leave","by":"b","v":2,"ext":{}}')
     written = {
@@ -350,23 +312,8 @@ def test_what_older_members_cannot_read_is_void_until_the_version_that_all_membe
         "expire": Expire(by="a", v=2, last_beats={"b": SHARED.last_beats["b"]}),
         "ext": leave,
     }
-    if record == "genesis":
-        assert [False, True] == [
-            folded(replace(genesis(version=version), v=2), state=State()).genesis is not None for version in (2, 3)
-        ]
-        return
     assert unchanged_by(SHARED, written[record])
     assert not unchanged_by(replace(SHARED, version=3), written[record])
-
-
-def test_what_was_on_its_way_goes_there_when_its_owner_goes_away() -> None:
-    state = folded(drain("c"), state=TRIO)
-    state = replace(state, drains={})  # c owes all that it has, and is not drained any more.
-    owed = [i for i, owner in enumerate(state.owners) if owner == "c"]
-    gone = folded(Leave(by="c", grace=9.0), state=state)
-    assert owed
-    assert [state.targets[i] for i in owed] == [gone.owners[i] for i in owed]
-    assert {gone.base + gone.at - 1} == {gone.terms[i] for i in owed}
 
 
 # Zones and standbys
@@ -554,22 +501,6 @@ def test_beats_in_a_row_lead_to_the_states_that_each_of_them_alone_leads_to(
         beats.append((offset, replace(one, v=2, digest=UNSET) if is_short else one))
         states.append(fold(states[-1], *beats[-1]))
     assert (states[-1], [state.digest for state in states[1:]]) == fold_beats(before, beats)
-
-
-def test_beats_in_a_row_end_before_another_record_my_own_beat_and_an_offset_that_is_not_above_the_last() -> None:
-    entries = [
-        (3, beat("a")),
-        (5, beat("b")),
-        (5, beat("a")),
-        (6, None),
-        (7, beat("c")),
-        (8, join("d")),
-        (9, beat("a")),
-    ]
-    assert [entries[:2], entries[1:2], [], entries[4:5], entries[6:]] == [
-        beats_from(entries, i) for i in (0, 1, 3, 4, 6)
-    ]
-    assert [[], entries[1:2]] == [beats_from(entries, i, "a") for i in (0, 1)]
 
 
 @LAW
