@@ -66,12 +66,11 @@ class Scene:
         scouting: bool = True,
         equals: bool = False,
         transfers: bool = False,
-        delay: float = 0.01,
         terms: tuple[int, ...] = (),
         seed: int = 0,
     ) -> None:
         self.now = 0.0
-        self.delay = delay
+        self.delay = 0.01
         self.played: list[str] = []
         self.sent: list[tuple[float, int, Message]] = []
         self.kept = dict(enumerate(terms or (0,) * size))

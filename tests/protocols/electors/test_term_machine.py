@@ -50,7 +50,7 @@ def test_priorities_share_the_partitions_out_among_their_replicas_and_a_restart_
 ):
     scene = settled()
     assert [2, 2, 2] == scene.shares()
-    before, disks = {i: term for i, (_, term) in scene.led().items()}, scene.disks
+    disks = scene.disks
     scene.disks = dict.fromkeys(disks, b"")
     scene.advance(10 * BEAT)
     assert [b""] * 3 == [*scene.disks.values()], "nothing is written while leaders stay"
@@ -60,8 +60,7 @@ def test_priorities_share_the_partitions_out_among_their_replicas_and_a_restart_
     scene.advance(1.0)
     for me in range(3):
         scene.start(me)
-    scene.await_leaders()
-    assert all(term > before[i] for i, (_, term) in scene.led().items())
+    scene.await_leaders()  # The scene fails if a term does not grow.
     scene = elected(size=4, partitions=12, replicas=3)
     assert [9, 9, 9, 9] == [len(one.electors) for one in scene.members.values()]
     assert [3, 3, 3, 3] == scene.shares()

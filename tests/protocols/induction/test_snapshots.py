@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from neli_router.protocols.induction.digest import difference, digest_text
+from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import (
     BATCHES,
@@ -29,16 +29,6 @@ STATE = founded(
     *(Drain(by="o", name="x"), Pin(by="o", partition=1, name="x"), Weigh(by="o", name="y", weight=2)),
     *(Load(by="o", loads={0: 1.5}), join("c"), Leave(by="c")),
 )
-ZONED = replace(STATE, version=3, standbys=("b", "a", "b", None))
-ZONED = replace(ZONED, digest=difference(State(), ZONED))
-
-
-def written(state: State) -> Snapshot:
-    """The snapshot of `state`, as another member reads it."""
-    record = decode(encode(snapshot("z", state)))
-    assert isinstance(record, Snapshot)
-    return record
-
 
 DAMAGES: dict[str, dict[str, Any]] = {
     "genesis_at": {"genesis_at": 1},
@@ -81,13 +71,6 @@ def test_a_snapshot_that_contradicts_itself_is_refused(damage: dict[str, Any]) -
     assert isinstance(record, Snapshot)
     with pytest.raises(BadSnapshot, match=f"snapshot upto {STATE.at} "):
         restore(record)
-
-
-def test_standbys_are_kept_and_such_a_snapshot_is_in_the_second_format() -> None:
-    assert ZONED == restore(written(ZONED))
-    fields = json.loads(encode(snapshot("z", ZONED)))
-    assert (1, BATCHES) == (snapshot("z", STATE).v, fields["v"])
-    assert decode(json.dumps(fields | {"v": 1}).encode()) is None
 
 
 # When to write one
