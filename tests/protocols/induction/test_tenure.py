@@ -5,7 +5,6 @@ answers again. A lease is 10 s and a wait 12 s. `p` starts at 0, so the wait tha
 """
 
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from neli_router.core.keyspace import Layout
-from neli_router.protocols.induction.fold import State, fold
+from neli_router.protocols.induction.fold import fold
 from neli_router.protocols.induction.records import Beat
 from neli_router.protocols.induction.tenure import Linger, Tenure
 from neli_router.protocols.protocol import Settings
@@ -31,14 +30,8 @@ class Reader:
         self.state = founded()
         for word in words:
             self.state = fold(self.state, self.state.at, parsed(word, self.state))
-        self.tenure = self.begun("p", self.state, start, exclusive=exclusive)
-
-    @staticmethod
-    def begun(
-        me: str, state: State, start: float, *, exclusive: bool, lingering: dict[int, Linger] | None = None
-    ) -> Tenure:
         settings = SETTINGS if exclusive else replace(SETTINGS, guarantee="available")
-        return Tenure.begin(me, settings, state, start, lingering or {})
+        self.tenure = Tenure.begin("p", settings, self.state, start, {})
 
     def read(self, now: float, *words: str) -> "Reader":
         for word in words:
@@ -113,13 +106,3 @@ def test_beats_in_a_row_are_heard_as_if_each_came_alone(beats: list[Beat], forge
     for beat in beats:
         alone = alone.read(state, beat, state, 5.0, forged=forged)
     assert alone == tenure.hear(beats, state, 5.0, forged=forged)
-
-
-def test_a_new_incarnation_takes_over_what_lingers() -> None:
-    before = owner(exclusive=False).read(101.0, "q:join", "o:pin(partition=0,name=q)")
-    before.answer("gave")
-    before.read(102.0, "p:handover(partition=0)")
-    assert {0: Linger(1001, 5, 120.0)} == before.tenure.lingering
-    tenure = Reader.begun("p2", before.state, 105.0, exclusive=False, lingering=before.tenure.lingering)
-    assert [1001, None] == [tenure.term(before.state, 0, now) for now in (119.9, 120.0)]
-    assert -inf == tenure.sent
