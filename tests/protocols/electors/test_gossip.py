@@ -339,7 +339,7 @@ def test_a_heartbeat_of_another_shape_and_garbage_change_nothing_and_an_unreadab
     assert [] == machine.step(Heard(1, b"\x93\x02garbage"), 0.1)
 
 
-def hear_of(scene: GossipScene, place: int, of: int, *said: tuple[int, object], life: int | None = None) -> None:
+def hear_of(scene: GossipScene, place: int, of: int, *said: tuple[int, object]) -> None:
     """Let `place` hear from `of` itself that it set these keys to these values."""
     copies = scene.members[place]._copies
     version = copies.versions[of]

@@ -16,8 +16,8 @@ def test_phi_is_the_logarithm_of_the_chance_that_a_gap_is_longer_and_its_limit_i
         assert isclose(bound, phi(z_of(bound), 0.0, 1.0), rel_tol=1e-6)
 
 
-def signs(window: int = 4, deviation_min: float = 0.5, limit_max: float = inf) -> Signs:
-    return Signs(2, phi_max=8.0, window=window, mean_first=1.0, deviation_min=deviation_min, limit_max=limit_max)
+def signs(window: int = 4, limit_max: float = inf) -> Signs:
+    return Signs(2, phi_max=8.0, window=window, mean_first=1.0, deviation_min=0.5, limit_max=limit_max)
 
 
 Z = z_of(8.0)

@@ -53,10 +53,10 @@ def test_electorate_is_everybody_at_random_or_the_replicas_and_a_target_the_best
 # The policy, in an elector
 
 
-def waiting(me: int, *, lost: int = 0, size: int = 3) -> TermElector:
-    """An elector that has just missed its leader."""
+def waiting(me: int, *, size: int = 3) -> TermElector:
+    """An elector that has just missed its leader, peer 0."""
     machine = new_elector(term_settings(size, me, policy="priority"))
-    machine.step(Said(lost, Heartbeat(4, 1)), 10.0)
+    machine.step(Said(0, Heartbeat(4, 1)), 10.0)
     machine.step(TICK, 10.0 + MISSES)
     return machine
 

@@ -43,8 +43,8 @@ WAIT = 3.0
 """Without drift, as long as the lease."""
 
 
-def elector(me: int = 0, size: int = 3, *, term: int = 0, scouting: bool = True, now: float = 0.0) -> TermElector:
-    return new_elector(term_settings(size, me, scouting=scouting), term=term, now=now)
+def elector(me: int = 0, size: int = 3, *, term: int = 0, scouting: bool = True) -> TermElector:
+    return new_elector(term_settings(size, me, scouting=scouting), term=term)
 
 
 def hear(machine: TermElector, sender: int, message: Message, now: float) -> list[TermEffect]:

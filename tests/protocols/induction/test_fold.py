@@ -63,20 +63,16 @@ from tests.support.records import (
 LAW = settings(max_examples=60)
 
 
-def give(partition: int, *, by: str = "a", term: int = 1001) -> Handover:
-    return Handover(by=by, terms={partition: term})
+def give(partition: int) -> Handover:
+    return Handover(by="a", terms={partition: 1001})
 
 
-def drain(name: str, *, by: str = "op") -> Drain:
-    return Drain(by=by, name=name)
+def drain(name: str) -> Drain:
+    return Drain(by="op", name=name)
 
 
 def weigh(name: str, weight: int) -> Weigh:
     return Weigh(by="op", name=name, weight=weight)
-
-
-def certify(incarnation: str, by: str = "witness of x") -> Certify:
-    return Certify(by=by, incarnation=incarnation)
 
 
 ONE = founded(join("a"))
@@ -210,7 +206,7 @@ def test_departed_members_and_certificates_of_strangers_are_remembered_up_to_a_b
     assert DEPARTED_MAX == len(state.departed)
     state = folded(Leave(by="a"), state=state)
     assert (DEPARTED_MAX, "x1", "a") == (len(state.departed), state.departed[0], state.departed[-1])
-    state = folded(*(certify(f"x{number}") for number in range(DEPARTED_MAX + 1)), state=ONE)
+    state = folded(*(Certify(by="w", incarnation=f"x{number}") for number in range(DEPARTED_MAX + 1)), state=ONE)
     assert (DEPARTED_MAX, "x1", ["a"]) == (len(state.departed), state.departed[0], list(state.seats))
     one = ONE.seats["a"]
     seats = {f"i{i}": replace(one, incarnation=f"i{i}", name=f"n{i}") for i in range(MEMBERS_MAX)}

@@ -46,10 +46,10 @@ def test_a_life_goes_as_written_down(story: Rule, pytestconfig: pytest.Config) -
 # The end of a member
 
 
-def begun(state: State, now: float = 0.0, *, life: str = "", witness: str = "", **told: object) -> InductionMachine:
+def begun(state: State, *, life: str = "", **told: object) -> InductionMachine:
     """A member that starts from `state`."""
     wanted = Settings(**{"name": "a", "layout": LAYOUT, "lease": 6.0, "drift": 0.0, **told})  # type: ignore[arg-type]
-    return InductionMachine(wanted, state, now, wall=STOPPED_CLOCK, rng=Random(7), life=life, witness=witness)
+    return InductionMachine(wanted, state, 0.0, wall=STOPPED_CLOCK, rng=Random(7), life=life)
 
 
 def stopped(effects: Sequence[Effect]) -> Stopped:

@@ -17,10 +17,10 @@ ME = "m"
 BEAT = 10.0 / BEATS_PER_LEASE
 
 
-def hearing(*, since: float = 0.0, until: float) -> Suspicion:
-    """A member that has heard itself from `since` to `until`, without a break."""
+def hearing(*, until: float) -> Suspicion:
+    """A member that has heard itself from 0 to `until`, without a break."""
     suspicion = Suspicion(SETTINGS, ME)
-    now = since
+    now = 0.0
     while now <= until:
         suspicion.lapse(now)
         suspicion.hear(now - 0.25, now)
