@@ -129,7 +129,7 @@ def test_what_is_nested_or_counts_without_end_is_none(payload: bytes) -> None:
 
 PLACE = {kind: KINDS.index(kind) for kind in KINDS}
 LONG, LONGER = "n" * NAME_MAX, "n" * (NAME_MAX + 1)
-TEXT = [(LONG, LONGER), ("plain, spaced, é", "\x1b[2Ja")]
+TEXT: list[tuple[object, object]] = [(LONG, LONGER), ("plain, spaced, é", "\x1b[2Ja")]
 """No text may be one that a terminal obeys."""
 SOUND = {"slots": 4, "partitions": 4}
 

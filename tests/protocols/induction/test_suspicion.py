@@ -149,21 +149,10 @@ def test_survivors_take_turns_in_join_order(before_me: int, later: float) -> Non
     heard = {**{f"s{number}": 40.0 for number in range(before_me)}, ME: 40.0, "q": 30.0}
     suspicion = hearing(until=39.0)
     assert before_me == suspicion.rank(heard, heard, 40.0)
+    others = {member: at for member, at in heard.items() if member != ME}
+    assert before_me == suspicion.rank(others, others, 40.0), "who has no seat comes last"
     assert [] == suspects(suspicion, heard, 40.0 + later - 0.25)
     assert ["q"] == suspects(suspicion, heard, 40.0 + later)
-
-
-@pytest.mark.parametrize(
-    ("heard", "rank"),
-    [
-        ({"p": 1.0, "s": 29.0, ME: 30.0, "q": 2.0}, 1),
-        ({ME: 30.0, "r": 30.0, "s": 30.0}, 0),
-        ({"p": 30.0, "q": 30.0}, 2),
-    ],
-    ids=["who is silent has no turn", "who joined after me comes after me", "who has no seat comes last"],
-)
-def test_the_rank_counts_the_living_who_joined_before(heard: dict[str, float], rank: int) -> None:
-    assert rank == hearing(until=30.0).rank(heard, heard, 30.0)
 
 
 def test_an_accusation_that_had_no_effect_is_repeated_after_half_a_lease_or_a_new_silence() -> None:
