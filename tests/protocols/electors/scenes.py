@@ -152,14 +152,6 @@ class Scene:
         """Each change of the acting peer so far."""
         return [(NAMES[i], term) for i, term in self.acted]
 
-    @property
-    def followed(self) -> dict[str, str | None]:
-        """The leader that each peer perceives."""
-        return {
-            NAMES[i]: None if elector.leader is None else NAMES[elector.leader]
-            for i, elector in sorted(self.electors.items())
-        }
-
     def _start(self, peer: int) -> None:
         self._births += 1
         seed = self._seed * 1000 + self._births
@@ -237,7 +229,8 @@ def _direct(scene: Scene, words: list[str]) -> None:
             scene.electors[NAMES.index(who[0])].prefer(int(told["priority"]))
         case "ask":
             acts = "nobody" if scene.acting is None else f"{scene.acting[0]} under {scene.acting[1]}"
-            led = ", ".join(f"{peer} sees {leader or 'nobody'}" for peer, leader in scene.followed.items())
-            scene.played.append(f"{scene.now:.2f} {acts} acts; {led}")
+            led = ((NAMES[i], elector.leader) for i, elector in sorted(scene.electors.items()))
+            seen = ", ".join(f"{peer} sees {'nobody' if leader is None else NAMES[leader]}" for peer, leader in led)
+            scene.played.append(f"{scene.now:.2f} {acts} acts; {seen}")
         case _:
             raise AssertionError(verb)
