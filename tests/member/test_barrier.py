@@ -3,9 +3,7 @@
 Its answers are in `transcripts/barrier.txt`, and `--rewrite` writes them again.
 """
 
-import re
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from neli_router.member.barrier import Barrier, Period
 from neli_router.member.runtime import Changed
 from neli_router.protocols.protocol import Acquired, Event, Fenced, Revoked, Standby, Stopped
-from tests.support.waiting import PATIENCE, beside, until
+from tests.protocols.rules import Rule, rules_in
 
 
 class Stand:
@@ -44,6 +42,10 @@ class Stand:
         assert self.barrier.is_here
         if command := self.meanwhile.get(kind):
             self.act(*command.split())
+
+    def played(self, script: list[str]) -> Iterator[str]:
+        for command in (line.partition("->")[0].strip() for line in script):
+            yield command if command[:1] in {"", "#"} else f"{command:<15} -> {self.do(command)}"
 
     def do(self, command: str) -> str:
         """Carry out one line of a script, and return its result in words."""
@@ -107,33 +109,18 @@ def _spelled(terms: Mapping[int, int]) -> str:
     return " ".join(f"{partition}@{term}" for partition, term in sorted(terms.items())) or "nothing"
 
 
-def replay(stand: Stand, script: str) -> str:
-    commands = (line.partition("->")[0].strip() for line in script.strip().splitlines())
-    return "\n".join(
-        command if command[:1] in {"", "#"} else f"{command:<15} -> {stand.do(command)}" for command in commands
-    )
-
-
-TRANSCRIPT = Path(__file__).parent / "transcripts" / "barrier.txt"
-PREFACE, *BLOCKS = re.split(r"(?m)^(?=## )", TRANSCRIPT.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=[re.sub(r"\W+", "_", block.splitlines()[0][3:]) for block in BLOCKS])
-def test_the_barrier_answers_as_its_transcript(block: str, pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("rule", rules_in(Path(__file__).parent / "transcripts" / "barrier.txt"))
+def test_the_barrier_answers_as_its_transcript(rule: Rule, pytestconfig: pytest.Config) -> None:
     stand = Stand()
-    answered = replay(stand, block)
-    if pytestconfig.getoption("rewrite"):
-        whole = TRANSCRIPT.read_text(encoding="utf-8")
-        TRANSCRIPT.write_text(whole.replace(block.rstrip(), answered), encoding="utf-8")
-        return
-    assert block.rstrip() == answered
+    rule.require(stand.played, pytestconfig)
     assert not stand.barrier.is_here
 
 
 def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() -> None:
     """The standing is published between the two, and a lease may be checked at that moment."""
     stand = Stand()
-    replay(stand, "no handler\nacquired 0@5\nenter 0")
+    for command in ("no handler", "acquired 0@5", "enter 0"):
+        stand.do(command)
     stand.now = 12.5
     stand.do("revoked 0@5")
     stand.barrier.explain([Revoked({0: 5}), Fenced({0: 4}, "an echo"), Stopped(None)])
@@ -142,26 +129,3 @@ def test_a_loss_is_explained_before_it_is_told_and_remembered_with_its_time() ->
     assert "FINISHING silence" == stand.do("why")
     stand.do("fenced 0@5")
     assert ("LOST silence", 12.5) == (stand.do("why"), stand.entered[0].lost_at)
-
-
-def test_each_lane_is_one_thread_and_orderly_events_keep_their_order() -> None:
-    """On real threads: the Fenced handler is called while the Revoked handler for another partition still runs."""
-    fenced, order = threading.Event(), list[str]()
-
-    def during(event: Event) -> None:
-        if isinstance(event, Revoked):
-            assert fenced.wait(PATIENCE)
-        order.append(type(event).__name__)
-        if isinstance(event, Fenced):
-            fenced.set()
-
-    barrier = Stand().made(during)
-    with beside(*(lane.run for lane in barrier.lanes)):
-        barrier.tell(Acquired({0: 5, 1: 5}))
-        until(lambda: order == ["Acquired"])
-        barrier.tell(Revoked({0: 5}))
-        barrier.tell(Acquired({2: 6}))
-        barrier.tell(Fenced({1: 5}, "silence"))
-        for lane in barrier.lanes:
-            lane.end()
-    assert ["Acquired", "Fenced", "Revoked", "Acquired"] == order

@@ -13,7 +13,7 @@ from neli_router.core.clock import host_clock
 from neli_router.core.keyspace import Layout
 from neli_router.errors import Forked, LeaseLost, NotLeading
 from neli_router.member.member import Member
-from tests.support.forking import fork, in_child, raised_by
+from tests.support.forking import in_child, raised_by
 from tests.support.waiting import PATIENCE, beside, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Newer Pythons warn about this.
@@ -73,24 +73,6 @@ def test_the_childs_end_is_not_the_parents(member: Member) -> None:
     assert not member.closed
     assert (incarnation, True) == (member.incarnation, incarnation in member.state.seats)
     assert lease.holds()
-
-
-def test_a_block_that_is_left_in_the_child_says_so(member: Member) -> None:
-    def work() -> None:
-        with member.leading(0, timeout=PATIENCE):
-            child = fork()
-            if not child:  # pragma: no cover - counted in another process.
-                inside.append(True)
-                return
-            children.append(child)
-
-    inside: list[bool] = []
-    children: list[int] = []
-    parent = os.getpid()
-    what = raised_by(work)
-    if os.getpid() != parent:  # pragma: no cover - as above.
-        os._exit(0 if (what, inside) == ("Forked", [True]) else 1)
-    assert ("nothing", 0) == (what, os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
 
 
 def test_a_child_may_open_a_member_of_its_own(tmp_path: Path) -> None:

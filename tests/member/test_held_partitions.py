@@ -1,26 +1,15 @@
 """Held partitions: each revocation, loss or addition is reported once; the handover follows when they are let go of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import pytest
-
-from neli_router import testing
 from neli_router.member.held_partitions import HeldPartitions
 from neli_router.member.membership import Lease
 from neli_router.testing import Group
 
 
-@pytest.fixture(name="group")
-def pair(request: pytest.FixtureRequest) -> Iterator[Group]:
-    drain_timeout = getattr(request, "param", 50.0)
-    with testing.group("a", "b", partitions=4, lease=1.0, drain_timeout=drain_timeout) as group:
-        group.settle()
-        yield group
-
-
 def hold(group: Group) -> HeldPartitions:
     """Everything that `a` leads."""
-    return HeldPartitions(group["a"].engine.membership, range(4))
+    return HeldPartitions(group["a"].engine.membership, range(8))
 
 
 def numbers(leases: Sequence[Lease]) -> list[int]:
@@ -41,27 +30,26 @@ def test_those_that_are_led_are_held_and_come_along_when_they_are_led_later(grou
 
 
 def test_a_revoked_one_is_told_once_and_handed_over_when_all_are_let_go_of(group: Group) -> None:
-    moved, kept = sorted(group["a"].led)
+    moved, *kept = sorted(group["a"].led)
     with hold(group) as held:
         group["b"].operator.pin(moved, "b")
-        group.advance(5.0)
+        group.advance(3.0)
         assert ([moved], []) == (numbers(held.revoked()), held.revoked())
         assert all(lease.holds() for lease in held.leases)
         assert moved not in group["b"].led
     group.settle()
     assert moved in group["b"].led
-    assert kept in group["a"].led
+    assert set(kept) <= group["a"].led.keys()
 
 
-@pytest.mark.parametrize("group", [2.0], indirect=True)
 def test_a_lost_one_is_told_with_its_reason_and_the_others_are_still_held(group: Group) -> None:
-    moved, kept = sorted(group["a"].led)
+    moved, *kept = sorted(group["a"].led)
     with hold(group) as held:
         group["b"].operator.pin(moved, "b")
         group.settle()
         ((why, lost),) = held.lost().items()
-        assert ("the program did not finish within drain_timeout=2 s", [moved]) == (why, numbers(lost))
-        assert ({}, [kept]) == (held.lost(), numbers(held.leases))
+        assert ("the program did not finish within drain_timeout=5 s", [moved]) == (why, numbers(lost))
+        assert ({}, kept) == (held.lost(), numbers(held.leases))
 
 
 def test_all_of_a_member_that_stood_still_are_lost_by_time_alone(group: Group) -> None:

@@ -6,29 +6,15 @@ from neli_router.errors import LeaseLost, NeliError
 from neli_router.member.leases import BaseRight
 
 
-class StoppedThread:
-    """The clock of a thread that stops for a minute after the first read."""
+class RightOfASecond(BaseRight):
+    """Read by a thread that stops for a minute after its first read."""
 
     def __init__(self) -> None:
-        self.now, self.answers = 0.0, 0
-
-    def stop(self) -> None:
-        self.answers += 1
-        self.now += 60.0 if self.answers == 1 else 0.0
-
-    def clock(self) -> float:
-        now = self.now
-        self.stop()
-        return now
-
-
-class RightOfASecond(BaseRight):
-    def __init__(self, thread: StoppedThread) -> None:
-        super().__init__("a", thread.clock)
-        self._thread = thread
+        self._times = iter([0.0, 60.0, 60.0])
+        super().__init__("a", lambda: next(self._times))
 
     def _end(self) -> float:
-        self._thread.stop()
+        next(self._times)
         return 1.0
 
     def _wanted(self) -> str:
@@ -42,7 +28,7 @@ class RightOfASecond(BaseRight):
 
 
 def test_a_thread_that_is_stopped_between_the_two_questions_finds_its_lease_over() -> None:
-    assert not RightOfASecond(StoppedThread()).holds()
+    assert not RightOfASecond().holds()
     with pytest.raises(LeaseLost, match="it ended 59 s ago"):
-        RightOfASecond(StoppedThread()).check()
-    assert 0.0 == RightOfASecond(StoppedThread()).remaining()
+        RightOfASecond().check()
+    assert 0.0 == RightOfASecond().remaining()

@@ -195,20 +195,6 @@ def test_a_pulse_says_whether_it_leads_waits_no_longer_than_told_and_ends_as_soo
     assert 1.0 < group.now - began < 2.1
 
 
-def test_a_successor_waits_for_the_handler_and_for_the_blocks_which_a_revocation_wakes(group: Group) -> None:
-    with group["a"].leading(one_of(group["a"])) as lease:
-        assert not lease.revoked.wait(0.5)
-        group["a"].operator.drain("a")
-        assert lease.revoked.wait(5.0)
-        group.advance(3.0)
-        assert (True, True) == (bool(lease.revoked), lease.holds())
-        assert group.owner(lease.partition) == "a"
-        assert group["a"].lease(lease.partition) is None
-    group.advance(0.1)
-    assert group.owner(lease.partition) == "b"
-    assert not lease.holds()
-
-
 def test_after_the_drain_timeout_the_program_is_fenced_before_anybody_else_leads() -> None:
     def handle(name: str, event: Event) -> None:
         heard.append(f"{name} {type(event).__name__}")
@@ -290,26 +276,6 @@ def test_a_member_that_cannot_reach_the_ledger_stops_trying_after_a_lease(group:
     began = group.now
     group["a"].close()
     assert (True, True) == (group["a"].closed, group.now - began < 2.5)
-
-
-def test_what_is_wished_for_is_done_and_outlives_a_restart(group: Group) -> None:
-    group["a"].operator.pin(3, "b")
-    group["a"].operator.weigh("b", 0)
-    group.settle()
-    assert ({3}, {3: "b"}, {"b": 0}) == (set(group["b"].led), group["a"].state.pins, group["a"].state.weights)
-    group.restart("b")
-    group.settle()
-    assert {3} == set(group["b"].led)
-    group["a"].operator.weigh("b", None)
-    group["a"].operator.pin(3, None)
-    group["b"].operator.drain("a")
-    group.settle()
-    assert (8, ["a"]) == (len(group["b"].led), list(group["b"].state.drains))
-    group["a"].operator.drain("a", undo=True)
-    group.settle()
-    assert 4 == len(group["a"].led)
-    group["a"].operator.load({0: 2.5, 1: 0})
-    assert {0: 2.5} == group["a"].state.loads
 
 
 def test_an_upgrade_waits_until_the_last_member_that_does_not_know_the_version_is_gone() -> None:

@@ -97,23 +97,22 @@ def test_bytes_have_the_partitions_that_they_have_one_by_one(keys: list[bytes | 
         assert expected == plain(partitions_of(make(keys), layout)), kind
 
 
-def test_bytes_of_one_length_are_keys() -> None:
-    keys = [b"a\x00{b}", b"12345", None]
-    assert one_by_one(keys, LAYOUT) == plain(partitions_of(pa.array(keys, pa.binary(5)), LAYOUT))
-
-
-def test_objects_may_be_texts_and_bytes_and_missing_in_all_ways_of_pandas() -> None:
-    keys = pd.Series(["a", b"a", None, float("nan"), pd.NA, pd.NaT], dtype="object")
-    partition = Layout().partition("a")
-    assert [partition, partition, None, None, None, None] == plain(partitions_of(keys, Layout()))
+MISSING = [None, float("nan"), pd.NA, pd.NaT]
 
 
 @pytest.mark.parametrize(
-    "column",
-    [pl.Series([None] * 2), pa.nulls(2), *(pd.Series([None] * 2, dtype=kind) for kind in ("object", "category"))],
+    ("column", "keys"),
+    [
+        (pa.array([b"a\x00{b}", b"12345", None], pa.binary(5)), [b"a\x00{b}", b"12345", None]),
+        (pd.Series(["a", b"a", *MISSING], dtype="object"), ["a", b"a", *[None] * 4]),
+        (pl.Series([None] * 2), [None] * 2),
+        (pa.nulls(2), [None] * 2),
+        (pd.Series([None] * 2, dtype="object"), [None] * 2),
+        (pd.Series([None] * 2, dtype="category"), [None] * 2),
+    ],
 )
-def test_a_column_of_missing_keys_has_missing_partitions(column: Any) -> None:
-    assert [None, None] == plain(partitions_of(column, Layout()))
+def test_bytes_of_one_length_mixed_objects_and_missing_keys_are_as_one_by_one(column: Any, keys: list[Any]) -> None:
+    assert one_by_one(keys, LAYOUT) == plain(partitions_of(column, LAYOUT))
 
 
 @pytest.mark.parametrize("kind", OF_TEXTS)

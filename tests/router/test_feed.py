@@ -4,8 +4,8 @@ Its answers are in `transcripts/feed.txt`, and `--rewrite` writes them again.
 """
 
 import gc
-import re
 import threading
+from collections.abc import Iterator
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -24,6 +24,7 @@ from neli_router.router.ledger_reader import LedgerReadings
 from neli_router.router.router import Router
 from neli_router.router.table import Owner
 from neli_router.router.watch import CHANGES_MAX, Change, Gap
+from tests.protocols.rules import Rule, rules_in
 from tests.support.groups import LAYOUT, genesis, join, refused_by
 from tests.support.waiting import PATIENCE
 
@@ -45,19 +46,20 @@ class Story:
         self.router = Router(self.feed)
 
     def replay(self, script: str) -> str:
-        lines = []
-        for line in script.strip().splitlines():
+        return "\n".join(self.played(script.strip().splitlines()))
+
+    def played(self, lines: list[str]) -> Iterator[str]:
+        for line in lines:
             done = line.partition("->")[0].rstrip()
-            if done.startswith("#"):
-                lines.append(line)
+            if done[:1] in {"", "#"}:
+                yield line
                 continue
             time, verb, *words = done.split()
             self.now = float(time)
             self.notices.clear()
             self.act(verb, *words)
             told = [notice.event for notice in self.notices]
-            lines.append(f"{done:16} -> {', '.join([self.look_up(), *told])}")
-        return "\n".join(lines)
+            yield f"{done:16} -> {', '.join([self.look_up(), *told])}"
 
     def act(self, verb: str, *words: str) -> None:
         match verb, *words:
@@ -103,18 +105,9 @@ class Story:
             return "the key itself" if KEY in str(error) else type(error).__name__
 
 
-TRANSCRIPT = Path(__file__).parent / "transcripts" / "feed.txt"
-PREFACE, *BLOCKS = re.split(r"(?m)^(?=## )", TRANSCRIPT.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=[re.sub(r"\W+", "_", block.splitlines()[0][3:]) for block in BLOCKS])
-def test_look_ups_answer_as_their_transcript(block: str, pytestconfig: pytest.Config) -> None:
-    answered = Story().replay(block)
-    if pytestconfig.getoption("rewrite"):
-        whole = TRANSCRIPT.read_text(encoding="utf-8")
-        TRANSCRIPT.write_text(whole.replace(block.rstrip(), answered), encoding="utf-8")
-        return
-    assert block.rstrip() == answered
+@pytest.mark.parametrize("rule", rules_in(Path(__file__).parent / "transcripts" / "feed.txt"))
+def test_look_ups_answer_as_their_transcript(rule: Rule, pytestconfig: pytest.Config) -> None:
+    rule.require(Story().played, pytestconfig)
 
 
 def test_without_max_age_the_last_table_stays() -> None:
@@ -274,9 +267,6 @@ class Egg(Feed):
             self.spoilt.set()
             return inf
         return self.left.pop(0)
-
-    def fork(self) -> None:
-        pytest.fail("there was no fork")
 
 
 def test_the_watchdog_checks_again_when_the_time_is_up_goes_home_when_nothing_is_left_and_comes_back() -> None:

@@ -1,14 +1,11 @@
 """Several groups for the same roles: which of them answer, which are left out, and which share a host."""
 
 import pickle
-import re
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from neli_router import testing
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
@@ -29,52 +26,34 @@ from tests.support.groups import Flaky, Plights, flaky, genesis, join, log_of, n
 
 AWAY = LedgerUnavailable("a read was wanted", "the test cut the line", "heal it")
 
-Pair = tuple[testing.Group, testing.Group, Groups]
 
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    with testing.group("anna", partitions=8) as blue, testing.group("gerd", "gina", partitions=8) as green:
-        blue.settle()
-        green.settle()
-        yield blue, green, Groups({"blue": blue.router, "green": green.router})
-
-
-def test_each_group_gives_one_owner_in_the_order_of_the_groups(pair: Pair) -> None:
-    blue, green, groups = pair
-    expected = [Leader("blue", blue.router.owner("key")), Leader("green", green.router.owner("key"))]
+def test_each_group_gives_one_owner_in_the_order_of_the_groups() -> None:
+    blue, green = static("anna"), static("gerd", "gina")
+    groups = Groups({"blue": blue, "green": green})
+    expected = [Leader("blue", blue.owner("key")), Leader("green", green.owner("key"))]
     assert expected == groups.owners("key") == groups.owners(b"key")
     assert (["blue", "green"], 2, {}) == (list(groups), len(groups), groups.errors)
 
 
-def test_a_role_always_has_a_leader_while_one_group_looks_for_another(pair: Pair) -> None:
-    """The paper's continuous availability: each group in turn loses a member, and look-ups always find an owner."""
-    _, green, groups = pair
-    green.kill(groups["green"].owner("key").name)
-    for _ in range(40):
-        green.advance(0.1)
-        assert "anna" == named(groups.owners("key"))["blue"]
-    assert "green" in named(groups.owners("key"))
-
-
-def test_when_no_group_answers_the_error_says_why_for_each(pair: Pair) -> None:
-    blue, green, groups = pair
-    for group, name in ((blue, "anna"), (green, "gerd"), (green, "gina")):
-        group.kill(name)
-        group.advance(10.0)
-    refused = refused_by(lambda: groups.owners("secret-key"))
-    assert (NoOwner, "owners of a key were wanted") == (type(refused), refused.wanted)
-    assert re.search("group blue: no member is alive.* group green: no member is alive", refused.found)
-    assert refused.remedy.startswith("start a member")
-    assert "secret" not in str(refused)
-
-
-def test_different_troubles_make_one_failed_look_up() -> None:
+def test_when_no_group_answers_the_error_says_why_for_each_and_one_reason_is_that_of_a_router() -> None:
     silent, closed = Router.static({}, Layout(slots=64, partitions=2)), static("b")
     closed.close()
-    refused = refused_by(lambda: Groups({"silent": silent, "closed": closed}).owners("key"))
-    assert LookupFailed is type(refused)
-    assert "group silent: it was given none; group closed: this router was closed before" in refused.found
+    remedy = "give the table an owner for every partition"
+    for other, kind, found, remedies in (
+        (silent, NoOwner, "it was given none", remedy),
+        (
+            closed,
+            LookupFailed,
+            "this router was closed before",
+            f"{remedy}; or look up before closing, or open another router",
+        ),
+    ):
+        groups = Groups({"silent": silent, "other": other})
+        refused = refused_by(lambda groups=groups: groups.owners("secret-key"))
+        assert (kind, "owners of a key were wanted") == (type(refused), refused.wanted)
+        assert f"(group silent: it was given none; group other: {found})" in refused.found
+        assert remedies == refused.remedy
+        assert "secret" not in str(refused)
     with pytest.raises(BadKey):  # This is the caller's mistake, not a group without an answer.
         Groups({"blue": static("a")}).owners(7)  # type: ignore[arg-type]
 

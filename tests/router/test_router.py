@@ -131,8 +131,6 @@ def test_a_static_router_needs_no_ledger() -> None:
     with Router.static(owners, LAYOUT, name="b") as router:
         assert owners[LAYOUT.partition("key")] == router.owner("key")
         assert ["<Router of a static table: at offset 0, 0.0 s old>", None] == [repr(router), router.error]
-        router.feed.fork()  # Like in a child, where a fork cannot break anything.
-        router.reopen()
         assert [key for key in map(str, range(9)) if LAYOUT.partition(key) == 1] == router.mine(map(str, range(9)))
     with pytest.raises(Closed):
         router.owner("key")

@@ -1,5 +1,6 @@
 """Shared by the tests of witnesses: waiting, and reading along a ledger that real processes write."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.records import Certify, Record, decode, encode
 from tests.support.waiting import PATIENCE, until
 
-__all__ = ["LedgerRecords", "child_witness_of", "child_witnesses_of", "command_of", "pages_of"]
+__all__ = ["LedgerRecords", "child_witness_of", "child_witnesses_of", "command_of", "open_files", "pages_of"]
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -46,6 +47,14 @@ def pages_of(child: int) -> list[str]:
         found = [one for one in Path(f"/proc/{child}/fd").iterdir() if "memfd:neli" in str(one.readlink())]
         return list({one.stat().st_ino: str(one) for one in found}.values())  # A mapping has a copy of each.
     return []
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """The targets of its descriptors. Some may be closed meanwhile, or the process may have ended."""
+    with suppress(FileNotFoundError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                yield str(link.readlink())
 
 
 class LedgerRecords(Closing):

@@ -14,7 +14,6 @@ import sqlite3
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -32,7 +31,7 @@ from neli_router.member.member import Member
 from neli_router.member.witness import child, child_program
 from neli_router.member.witness.child_program import LENT_MAX, SharedPage, certify
 from neli_router.protocols.induction.records import Certify, Expire, Join, Leave
-from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of, pages_of
+from tests.member.witness.records_of import LedgerRecords, child_witness_of, command_of, open_files, pages_of
 from tests.support.processes.forked import Program, lives
 from tests.support.waiting import PATIENCE, beside, until
 
@@ -149,7 +148,7 @@ def test_it_reports_a_death_to_a_server(server: str, tmp_path: Path, request: py
     with Watched(tmp_path, PLAIN, ledger=ledger, accept_rewinds=True) as member:
         assert "child" == member.of(Join)[0].witness
         child = member.child
-        until(lambda: sum("socket:" in path for path in _open_files(child)) > 1)  # One is the line to its member.
+        until(lambda: sum("socket:" in path for path in open_files(child)) > 1)  # One is the line to its member.
         member.kill()
         member.require_certificate()
 
@@ -281,18 +280,11 @@ def test_a_ledger_that_is_away_at_that_moment_is_told_when_it_is_back(tmp_path: 
         with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             member.kill()
-            until(lambda: any("ledger.db" in path for path in _open_files(child)))
+            until(lambda: any("ledger.db" in path for path in open_files(child)))
             threading.Event().wait(1.0)  # Longer than the child waits for a lock.
             assert lives(child)
             other.execute("ROLLBACK")
         member.require_certificate()
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    with suppress(FileNotFoundError):  # The process may have ended.
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):  # It may have been closed already.
-                yield str(link.readlink())
 
 
 def test_a_fork_waits_for_the_start_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +361,7 @@ def test_what_was_lent_to_processes_is_waited_for_until_the_last_of_them_has_end
         member.kill()
         first, last = map(int, member.said.split(","))
         os.kill(first, signal.SIGKILL)
-        until(lambda: sum("pidfd" in path for path in _open_files(child)) > 1, "that it waits for the last one")
+        until(lambda: sum("pidfd" in path for path in open_files(child)) > 1, "that it waits for the last one")
         assert [] == member.of(Certify)
         os.kill(last, signal.SIGKILL)
         member.first_certificate()

@@ -6,7 +6,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, Peer
 from neli_router.protocols.induction.records import Certify, Join
 from neli_router.protocols.protocol import Notice
 from tests.member.witness.peers import NAMESPACE, Nursery, Peers
+from tests.member.witness.records_of import open_files
 from tests.support.processes.forked import Program, lives
 from tests.support.records import founded
 from tests.support.waiting import PATIENCE, until
@@ -49,14 +50,9 @@ def some_peers(nursery: Nursery, tmp_path: Path) -> Iterator[Peers]:
 
 
 def descriptors(folder: Path) -> int:
-    """How many descriptors this process has open for processes, epolls and files in `folder`. Threads of earlier tests
-    may still be closing others."""
+    """How many descriptors this process has open for processes, epolls and files in `folder`."""
     ours = (str(folder), "anon_inode:[pidfd]", "anon_inode:[eventpoll]")
-    found = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found += str(descriptor.readlink()).startswith(ours)
-    return found
+    return sum(path.startswith(ours) for path in open_files(os.getpid()))
 
 
 def test_a_killed_process_is_certified_once_by_the_member_that_joined_before_it(peers: Peers) -> None:

@@ -78,8 +78,8 @@ class WitnessedProcess(Closing):
 
 
 class Witnessing(LedgerRecords):
-    def __init__(self, folder: Path, *flags: str, ledger: str = "", lease: float = LEASE) -> None:
-        super().__init__(ledger or f"sqlite://{folder}/ledger.db")
+    def __init__(self, folder: Path, *flags: str, lease: float = LEASE) -> None:
+        super().__init__(f"sqlite://{folder}/ledger.db")
         self._stack = ExitStack()
         self.agent = self._stack.enter_context(AgentProcess("agent", folder, *flags, lease=lease, ledger=self.address))
         self._stack.callback(super().close)
