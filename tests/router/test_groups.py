@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neli_router.core.keyspace import Layout
-from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
+from neli_router.drivers.ledgers.memory import MemoryLedger
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import (
     BadKey,
@@ -19,7 +19,7 @@ from neli_router.errors import (
     NoOwner,
     StaleTable,
 )
-from neli_router.router.groups import Groups, Leader, SharedHost, by_host, by_zone
+from neli_router.router.groups import Groups, Leader, SharedHost, by_host
 from neli_router.router.router import Router
 from neli_router.router.table import Peer
 from tests.support.groups import Flaky, Plights, flaky, genesis, join, log_of, named, refused_by, static, write
@@ -124,15 +124,6 @@ def test_hosts_that_serve_a_role_twice_are_told(routers: dict[str, Router], expe
 def test_a_host_is_on_the_groups_that_have_a_leader_there() -> None:
     groups = Groups({"blue": static("one:1", "two:1"), "green": static("two:9", "three:9")})
     assert [["blue", "green"], ["green"], []] == [groups.groups_on(host) for host in ("two", "three", "four")]
-
-
-def test_zones_may_stand_for_hosts() -> None:
-    logs = {"blue": MemoryLog(), "green": MemoryLog()}
-    for group, log in logs.items():
-        write(MemoryLedger(log), genesis(), join(group, zone="west"))
-    with Groups({"blue": lambda: MemoryLedger(logs["blue"]), "green": lambda: MemoryLedger(logs["green"])}) as groups:
-        assert [] == groups.shared_hosts()
-        assert [SharedHost("west", ("blue", "green"), (0, 1, 2, 3))] == groups.shared_hosts(by_zone)
 
 
 def test_groups_that_hash_keys_differently_have_no_roles_in_common() -> None:

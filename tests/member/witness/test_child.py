@@ -103,13 +103,9 @@ class Watched(LedgerRecords):
         (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
 
-    @property
-    def incarnation(self) -> str:
-        return self.of(Join)[-1].by
-
     def require_certificate(self) -> None:
         found = self.first_certificate()
-        assert ("witness of alpha", self.incarnation) == (found.by, found.incarnation)
+        assert ("witness of alpha", self.of(Join)[-1].by) == (found.by, found.incarnation)
 
     def close(self) -> None:
         for pid in (self.pid, *children(self.pid)):

@@ -59,13 +59,10 @@ class WitnessedProcess(Closing):
         self.process = Program(
             code, ledger, self.life.secret, folder=Path("/"), environment=environment, own_group=True
         )
-        self.await_ready()
+        assert "ready\n" == self.process.stdout.readline()
 
     def incarnation(self, number: int = 0) -> str:
         return f"{self.life.name}{number:04x}"
-
-    def await_ready(self) -> None:
-        assert "ready\n" == self.process.stdout.readline()
 
     def tell(self) -> None:
         """Let the process continue: its standard input ends."""
