@@ -372,3 +372,15 @@ def test_a_lost_zone_goes_to_the_members_that_stood_by_for_it(caplog: pytest.Log
         group["b"].close()
         assert frozenset() == group["b"].standby
     assert re.search(r"leader\.standby member=\w partitions=\S+ count=\d", caplog.text)
+
+
+def test_joins_of_nobody_stop_nobody_nor_one_that_starts_after_all_of_it(group: Group) -> None:
+    """Anyone may write them. Phantoms lose whatever they are given once nothing was heard from them for a lease."""
+    before, at = [group[name].incarnation for name in "ab"], group["a"].state.at
+    group.log.append([encode(join(f"phantom {i}", f"nobody {i}", at=at)) for i in range(100)])
+    group.advance(1.2)
+    assert before == [group[name].incarnation for name in "ab"]
+    late = group.join("late")  # It reads everything before this returns, and would raise any error that stops it.
+    group.settle()
+    assert [None] * 3 == [member.error for member in (group["a"], group["b"], late)]
+    assert {"a", "b", "late"} == {seat.name for seat in late.state.seats.values()}
