@@ -2,6 +2,7 @@
 
 import pickle
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,21 +39,16 @@ def test_each_group_gives_one_owner_in_the_order_of_the_groups() -> None:
 def test_when_no_group_answers_the_error_says_why_for_each_and_one_reason_is_that_of_a_router() -> None:
     silent, closed = Router.static({}, Layout(slots=64, partitions=2)), static("b")
     closed.close()
-    remedy = "give the table an owner for every partition"
-    for other, kind, found, remedies in (
-        (silent, NoOwner, "it was given none", remedy),
-        (
-            closed,
-            LookupFailed,
-            "this router was closed before",
-            f"{remedy}; or look up before closing, or open another router",
-        ),
+    first = "give the table an owner for every partition"
+    both = f"{first}; or look up before closing, or open another router"
+    for other, kind, found, remedy in (
+        (silent, NoOwner, "it was given none", first),
+        (closed, LookupFailed, "this router was closed before", both),
     ):
-        groups = Groups({"silent": silent, "other": other})
-        refused = refused_by(lambda groups=groups: groups.owners("secret-key"))
+        refused = refused_by(partial(Groups({"silent": silent, "other": other}).owners, "secret-key"))
         assert (kind, "owners of a key were wanted") == (type(refused), refused.wanted)
         assert f"(group silent: it was given none; group other: {found})" in refused.found
-        assert remedies == refused.remedy
+        assert remedy == refused.remedy
         assert "secret" not in str(refused)
     with pytest.raises(BadKey):  # This is the caller's mistake, not a group without an answer.
         Groups({"blue": static("a")}).owners(7)  # type: ignore[arg-type]
