@@ -11,7 +11,7 @@ from statistics import median
 from neli_router.lab.referee import Verdict
 from tests.support.processes.storm import Injected
 
-__all__ = ["led_again", "seen", "table"]
+__all__ = ["seen", "table"]
 
 
 def table(injected: Sequence[Injected]) -> str:
@@ -35,9 +35,3 @@ def seen(verdict: Verdict) -> str:
         f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers, {waited}\n"
         f"{len(verdict.overlaps)} overlaps, {len(verdict.regressions)} terms that went back"
     )
-
-
-def led_again(led_after: Sequence[float]) -> str:
-    """How long it took after each calm until all partitions were led."""
-    longest = f"median {median(led_after):.2f} s, longest {max(led_after):.2f} s"
-    return f"all led after each of {len(led_after)} calms: {longest}"

@@ -11,7 +11,6 @@ from neli_router.lab.referee import Life, Unled, judged
 from neli_router.status.notes import Acts
 from tests.chaos import report
 from tests.chaos.fenced import FencedWriter, writes_in
-from tests.support.processes.storm import Injected
 
 
 @pytest.fixture
@@ -50,13 +49,3 @@ def test_a_gap_is_a_time_in_which_no_process_acted() -> None:
     verdict = judged([one, other])
     assert [Unled(0, 9.0, 10.0), Unled(0, 11.0, 12.0)] == verdict.unled
     assert "2 gaps, median 1.000 s, longest 1.000 s" in report.seen(verdict)
-
-
-def test_the_table_has_a_line_for_each_kind_of_fault() -> None:
-    faults = [Injected("stop", "m1", 1.0), Injected("stop", "m2", 3.0), Injected("dead", "k1", 2.5)]
-    assert [
-        "fault      times   shortest    longest   whom",
-        "dead           1     2.50 s     2.50 s   k1 x1",
-        "stop           2     1.00 s     3.00 s   m1 x1, m2 x1",
-        "all            3",
-    ] == report.table(faults).splitlines()

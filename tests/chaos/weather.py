@@ -30,7 +30,7 @@ from tests.support.agents.processes import AgentProcess
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
 from tests.support.processes.ledger_copy import LedgerCopy
 
-__all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "weather"]
+__all__ = ["LEASE", "NAMES", "PARTITIONS", "PAUSE", "SECONDS", "Run", "require_safe", "require_terms_of", "weather"]
 
 LEASE = 1.0
 NAMES = ["m1", "m2", "m3", "m4", "m5"]
@@ -45,8 +45,6 @@ class Run(NamedTuple):
     verdict: Verdict
     history: History
     storm: Storm
-    noted: dict[tuple[int, int], str]
-    """(partition, term) -> the member that acted under it."""
     writes: Writes
 
     @property
@@ -104,10 +102,15 @@ def weather(
         with LedgerCopy(ledger) as copy:
             storm.run(seconds, seen)
     verdict = group.verdict()
-    noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
-    run = Run(verdict, history_of(copy.close()), storm, noted, writes_in(fence))
+    run = Run(verdict, history_of(copy.close()), storm, writes_in(fence))
     run.say()
     return run
+
+
+def require_terms_of(history: History, verdict: Verdict) -> None:
+    """The fold, over the ledger's records, gives exactly the terms that were noted."""
+    noted = {(partition, term): process.partition(".")[0] for partition, term, process in verdict.terms}
+    assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
 
 
 def require_safe(run: Run) -> None:
@@ -115,10 +118,7 @@ def require_safe(run: Run) -> None:
     assert [] == run.verdict.faults
     assert [] == run.writes.zombies
     assert [] == [said for said in run.storm.ended if "LedgerUnavailable" not in said]
-
-    # The fold, over the same records, gives exactly the terms that were noted.
-    assert run.noted == {key: owner for key, owner in run.history.owners.items() if key in run.noted}
-
+    require_terms_of(run.history, run.verdict)
     assert set(range(PARTITIONS)) == run.verdict.processes.keys()
     assert run.verdict.takeovers > 0
     assert run.writes.written > 100 * PARTITIONS

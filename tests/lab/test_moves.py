@@ -1,24 +1,14 @@
 """The history of a ledger distinguishes records that counted from those that did not."""
 
-from neli_router.core.keyspace import Layout
-from neli_router.lab.moves import Departure, History, history_of
-from neli_router.protocols.induction.records import Beat, Certify, Expire, Handover, Join, Leave, Record
+from neli_router.lab.moves import Departure, history_of
+from neli_router.protocols.induction.records import Beat, Certify, Expire, Join, Leave, Record
 from tests.support.audited import entries
 from tests.support.records import expire, genesis, join
 
 
-def told(*records: Record) -> History:
-    """The history of a group that was founded at offset 1."""
-    return history_of(entries([genesis(layout=Layout(partitions=2)), *records], first=1))
-
-
-def test_it_names_the_owner_under_every_term() -> None:
-    history = told(join("x", "m1", at=2), join("y", "m2", at=3), Handover(by="x", terms={1: 1002}))
-    assert {(0, 1002): "m1", (1, 1002): "m1", (1, 1004): "m2"} == history.owners
-
-
 def test_only_departures_that_counted_are_told() -> None:
-    history = told(
+    records: list[Record] = [
+        genesis(),
         join("x", "m1", at=2),
         join("y", "m2", at=3),
         Beat(by="y", sent_at=0.0, at=3, digest="0" * 16),
@@ -30,7 +20,8 @@ def test_only_departures_that_counted_are_told() -> None:
         Certify(by="agent", incarnation="w"),
         Certify(by="agent", incarnation="w"),  # Void: once is enough.
         Leave(by="y"),  # Void: it is not a member any longer.
-    )
+    ]
+    history = history_of(entries(records, first=1))
     expected = [Departure(6, "m2", Expire), Departure(7, "m1", Join), Departure(8, "m1", Leave)]
     expected += [Departure(10, "m3", Certify)]
     assert expected == history.departures

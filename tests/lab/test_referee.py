@@ -91,15 +91,6 @@ def test_an_old_term_that_acts_again_after_a_newer_one_has_gone_back() -> None:
     assert [f"partition 0: {found}"] == judged("a 5 acts 1.0-2.0\nb 9 acts 3.0-4.0\na 5 acts 5.0-6.0").faults
 
 
-def test_partitions_are_judged_apart() -> None:
-    one, other = Life("a"), Life("b")
-    one.hear(Acts(1.0, 2.0, {0: 5, 1: 5}))
-    other.hear(Acts(1.5, 2.0, {1: 4, 2: 4}))
-    verdict = judged_lives([one, other])
-    assert [1] == [overlap.first.partition for overlap in verdict.overlaps]
-    assert {(0, 5, "a"), (1, 5, "a"), (1, 4, "b"), (2, 4, "b")} == verdict.terms
-
-
 def test_notes_are_read_as_they_were_written_and_only_once(tmp_path: Path) -> None:
     terms = {0: 2**53 - 1, 7: 1}
     notes: list[Note] = [

@@ -6,16 +6,14 @@
 No process is started and no real time passes, so a run is the same every time, to the last digit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from neli_router import testing
-from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.ledgers.memory import MemoryLedger
 from neli_router.lab.demo.scene import Action, ActionKind, Pause, Run
 from neli_router.lab.processes.worker import Worker
 from neli_router.lab.referee import Life, LifePhase
-from neli_router.protocols.protocol import Event
 from neli_router.status.notes import Left, Note
 from neli_router.testing import Group
 
@@ -35,9 +33,6 @@ class Miniature:
         self.workers: dict[str, Worker] = {}
         self.group: Group
         self._lives: dict[str, Life] = {}
-
-    def hear(self, name: str, event: Event) -> None:
-        self.workers[name].on_event(event)
 
     def begin(self, name: str) -> None:
         label = f"{name}.{1 + sum(life.name == name for life in self.run.lives)}"
@@ -86,9 +81,6 @@ class Miniature:
         self.group[name].close()
         self._lives[name].hear(Left(self.group.now))
 
-    def records(self) -> Sequence[Entry]:
-        return MemoryLedger(self.group.log).read(0.0)
-
     def _do(self, kind: ActionKind, name: str, phase: LifePhase) -> None:
         life = self._lives[name]
         self.run.actions.append(Action(kind, life, self.group.now, tuple(sorted(life.held))))
@@ -107,7 +99,7 @@ class Miniature:
 def miniature(*, partitions: int = 12, lease: float = 1.0) -> Iterator[Miniature]:
     """A miniature in which all of NAMES have started."""
     made = Miniature(partitions, lease)
-    handlers = {name: lambda event, name=name: made.hear(name, event) for name in NAMES}
+    handlers = {name: lambda event, name=name: made.workers[name].on_event(event) for name in NAMES}
     with testing.group(partitions=partitions, lease=lease) as made.group:
         for name in NAMES:
             made.begin(name)
@@ -129,5 +121,5 @@ def whole_story() -> Run:
         small.rest(*NAMES)
         small.leave("charlie")
         small.rest("alpha", "bravo")
-        small.run.ledger = small.records()
+        small.run.ledger = MemoryLedger(small.group.log).read(0.0)
         return small.run

@@ -10,7 +10,7 @@ from rich.console import Console
 from neli_router.lab.demo import screen
 from neli_router.lab.demo.checks import Check
 from neli_router.lab.demo.scene import Run, StoryEvent
-from neli_router.lab.demo.screen import MEMBER_STYLES, LiveScreen, PlainScreen, frame
+from neli_router.lab.demo.screen import MEMBER_STYLES, LiveScreen, frame
 from neli_router.lab.demo.story import NAMES
 from neli_router.lab.demo.traffic import LookUps
 from neli_router.lab.referee import Life, LifePhase
@@ -105,23 +105,6 @@ def test_every_member_has_a_letter_and_a_style_of_its_own_which_can_be_read_what
         background = 0.2126 * red + 0.7152 * green + 0.0722 * blue
         contrast = 1.05 / (background + 0.05) if found[1] == "white" else (background + 0.05) / 0.05
         assert contrast >= 4.5, f"{style}: the Web Content Accessibility Guidelines (AA) ask for more"
-
-
-def test_plain_lines_tell_the_story_and_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
-    with PlainScreen("NELI Router demo: a test") as plain:
-        plain.tell(KILL)
-        plain.refresh()
-    plain.show([Check("kill -9", True, "467 ms"), Check("look-ups", False, "none was made")])
-    expected = """
-NELI Router demo: a test
-    3.002 s  kill   bravo    kill -9: process 4712 was killed; it led 2 partitions
-
-Measured and checked:
-PASS  kill -9          467 ms
-FAIL  look-ups         none was made
-1 of 2 checks failed: look-ups
-"""
-    assert expected.lstrip() == capsys.readouterr().out
 
 
 def test_the_live_view_leaves_its_outcome(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from neli_router.lab.processes.worker import Worker
 from neli_router.lab.referee import judged
 from neli_router.member.membership import Lease
 from neli_router.protocols.protocol import BEATS_PER_LEASE, Acquired, Fenced
-from neli_router.status.notes import Acts, Done, Halted, LeasesLost, Note, Woke
+from neli_router.status.notes import Acts, Halted, LeasesLost, Note, Woke
 from tests.lab.demo.miniature import NAMES, STEP, Miniature, miniature
 
 
@@ -41,15 +41,6 @@ def test_what_is_led_is_held_for_no_longer_than_the_lease_and_renewed_by_every_h
             assert (lease.term, True) == (span.term, span.until <= small.group.now + lease.remaining() + 1e-9)
 
 
-def test_a_killed_process_claims_what_its_last_heartbeat_proved(small: Miniature) -> None:
-    small.kill("alpha")
-    dead = small.run.lives[0]
-    assert 0 < dead.until - small.group.now <= small.run.lease
-    small.advance(3.0)
-    assert {dead.until} == {span.until for span in dead.held.values()}
-    assert [] == judged(small.run.lives).faults
-
-
 def test_a_stopped_process_keeps_its_claim_until_its_lease_ends_and_is_refused_when_it_wakes(small: Miniature) -> None:
     alpha = small.run.lives[0]
     until, held = alpha.until, dict(alpha.held)
@@ -66,17 +57,6 @@ def test_a_stopped_process_keeps_its_claim_until_its_lease_ends_and_is_refused_w
     assert {until} == {span.until for span in held.values()}
     assert isinstance(halted, Halted)
     assert (2, {}) == (halted.partitions, alpha.held)
-
-
-def test_who_is_asked_to_leave_claims_nothing_from_then_on(small: Miniature) -> None:
-    fresh(small)
-    small.leave("alpha")
-    at = small.group.now
-    (done,) = (note for note in fresh(small) if isinstance(note, Done))
-    assert (2, True) == (len(done.terms), done.at <= at)
-    small.advance(0.1)
-    assert [3, 3] == [len(life.held) for life in small.run.lives[1:]]
-    assert [] == judged(small.run.lives).faults
 
 
 def test_who_goes_on_under_the_same_terms_after_an_outage_claims_anew(small: Miniature) -> None:

@@ -10,7 +10,7 @@ import pytest
 from neli_router.lab.sim.explore import Miniatures, explore
 from neli_router.lab.sim.gossip.miniature import GossipBounds
 from neli_router.lab.sim.gossip.steps import GossipMiniatures
-from neli_router.lab.sim.term.canon import ElectorCover, elector_frame, elector_keys
+from neli_router.lab.sim.term.canon import ElectorCover, elector_keys
 from neli_router.lab.sim.term.miniature import ElectorBounds, ElectorMiniature
 from neli_router.lab.sim.term.steps import ElectorMiniatures
 
@@ -57,27 +57,7 @@ def test_a_world_that_is_covered_can_do_nothing_that_the_one_which_covers_it_can
             assert any(again.covering(key) for key in elector_keys(after, bounds)), label
 
 
-def test_worlds_that_are_not_looked_at_have_no_places_that_others_have_not() -> None:
-    cover, frames = ElectorCover(), (set[bytes](), set[bytes]())
-
-    def covers_none(key: bytes) -> bool:
-        frames[0].add(elector_frame(key))
-        return False
-
-    def covers(key: bytes) -> bool:
-        frames[1].add(elector_frame(key))
-        return cover.covers(key)
-
-    bounds = ElectorBounds(terms=1)
-    whole = explore(ElectorMiniatures(bounds), covers=covers_none)
-    reduced = explore(ElectorMiniatures(bounds), covers=covers)
-    assert (True, True) == (whole.complete, reduced.complete)
-    assert frames[0] == frames[1]
-    assert reduced.states < whole.states
-
-
 # Ways to a broken rule. Mutants remove the rules, one by one; here, a restarted place has forgotten.
-
 
 CHANGING = GossipBounds(terms=2, changes=1)
 

