@@ -4,16 +4,14 @@ from pathlib import Path
 
 import neli_router
 from neli_router.config.agent_options import AgentOptions
-from tests.conftest import require
 from tests.support.agents.running import configured, running
 from tests.support.commands import neli
-from tests.support.servers.goneli_build import build, go
+from tests.support.servers.goneli_build import go
 
 PLACE = Path(neli_router.__file__).parents[1] / "examples" / "go"
 
 
 def printed(*words: str, given: bytes = b"") -> str:
-    require(build())  # Builds a large part of Go's library, which these programs share.
     done = go(PLACE, *words, given=given)
     assert 0 == done.returncode, (done.stdout + done.stderr).decode()
     return done.stdout.decode()

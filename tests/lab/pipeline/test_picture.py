@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 from neli_router.lab.demo.checks import Check
 from neli_router.lab.pipeline.landing import TableCommit
@@ -53,23 +52,14 @@ def test_every_commit_is_a_mark_every_raised_fence_a_ring_and_the_colours_of_the
 
 def test_the_page_is_whole_and_asks_for_nothing_else() -> None:
     shown = page("a test", picture(), CHECKS)
+    assert not re.search(r"<script|\b(src|href)=", shown)
     opened: list[str] = []
-
-    class Checked(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            assert not {"src", "href"} & {name for name, _ in attrs}
-            if tag != "meta":
-                opened.append(tag)
-
-        def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            pass
-
-        def handle_endtag(self, tag: str) -> None:
+    for ends, tag, is_empty in re.findall(r"<(/?)(\w+)[^>]*?(/?)>", shown):
+        if ends:
             assert tag == opened.pop()
-
-    Checked().feed(shown)
+        elif tag != "meta" and not is_empty:
+            opened.append(tag)
     assert [] == opened
-    assert "<script" not in shown
 
 
 def test_a_run_of_days_has_a_page_and_one_without_a_commit_a_page_of_its_checks() -> None:

@@ -25,6 +25,7 @@ from neli_router.lab.processes.worker import EXIT_REPLACED
 from neli_router.lab.referee import Verdict
 from neli_router.protocols.induction.records import Certify, Expire
 from neli_router.status.audit import Audit
+from tests.chaos import report
 from tests.support.audited import audited
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
 from tests.support.processes.ledger_copy import LedgerCopy
@@ -62,9 +63,6 @@ class Chaos(BaseStorm):
 
     def start(self, name: str, *, replace: bool = False) -> None:
         self._present[name] = self._group.start(name, replace=replace)
-
-    def lasted(self, kind: str) -> list[float]:
-        return [fault.seconds for fault in self.injected if fault.kind == kind]
 
     def _strike(self) -> None:
         if len(self._out) >= OUT_MAX:
@@ -145,13 +143,9 @@ def test_no_two_processes_ever_act_for_one_partition_at_once(tmp_path: Path) -> 
     assert noted == {key: owner for key, owner in history.owners.items() if key in noted}
 
     assert has_seen(verdict, history)
-    kills, stops, doubles = map(chaos.lasted, ("kill", "stop", "double"))
-    assert max(stops) > LEASE
-    say(
-        f"{verdict.acts} acts, {verdict.takeovers} takeovers, {verdict.handovers} handovers; {len(kills)} kills, "
-        f"{sum(stop > LEASE for stop in stops)} of {len(stops)} stops past the lease, "
-        f"{len(doubles)} doubles of one name; {history.state.at} records"
-    )
+    assert max(fault.seconds for fault in chaos.injected if fault.kind == "stop") > LEASE
+    say(report.table(chaos.injected))
+    say(report.seen(verdict))
 
 
 def test_where_overlaps_are_promised_the_same_referee_sees_them(tmp_path: Path) -> None:
