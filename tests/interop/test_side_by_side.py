@@ -68,7 +68,8 @@ COURSE: Course = (
 that the assignor prefers, and the former leader lives on alongside. Before each `kill` and `leave` another member is
 there and waits."""
 
-BODY = re.compile(rb"[0-9]{19}%([a-z0-9-]+)")
+BODY = re.compile(rb"([0-9]{19})%([a-z0-9-]+)")
+"""A heartbeat: when it was sent, in Unix nanoseconds, and who sent it."""
 
 
 class Ours:
@@ -169,7 +170,9 @@ class Arena:
             offset, body = message.offset(), message.value() or b""
             assert offset is not None
             found = BODY.fullmatch(body)
-            self.heartbeats.append((offset, found[1].decode() if found else f"no heartbeat: {body!r}"))
+            assert found is not None, body
+            assert abs(time.time() - int(found[1]) / 1e9) < PATIENCE, body
+            self.heartbeats.append((offset, found[2].decode()))
 
     def settle(self, leader: Contestant) -> None:
         """Wait until `leader` leads, no other live process does, all of them are members, and one of its heartbeats was
