@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tests.support.waiting import PATIENCE
 
-__all__ = ["fork", "in_child", "raised_by"]
+__all__ = ["in_child", "raised_by"]
 
 
 def fork() -> int:

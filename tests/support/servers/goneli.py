@@ -76,9 +76,6 @@ class GoneliMember:
         if since is not None:
             yield since, host_clock()
 
-    def said(self, event: str) -> bool:
-        return any(it.event == event for it in self.events)
-
     def leave(self) -> None:
         """Leave in good order. It reports `closed` once it has left."""
         self.ask_to_leave()

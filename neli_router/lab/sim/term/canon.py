@@ -47,7 +47,7 @@ from neli_router.protocols.term.elector import (
     TermElector,
 )
 
-__all__ = ["KEPT", "LEFT_OUT", "ElectorCover", "elector_frame", "elector_key", "elector_keys"]
+__all__ = ["KEPT", "LEFT_OUT", "ElectorCover", "elector_key", "elector_keys"]
 
 # The fields of machines are private to them. Here they are accessed by name.
 # ruff: noqa: SLF001
@@ -111,11 +111,6 @@ def elector_keys(world: ElectorMiniature, bounds: ElectorBounds) -> set[bytes]:
         last = bytes((world.restarts, acted, NONE if holder is None else order.index(holder)))
         keys.add(SPLIT.join((frame, last, *(wired for pair in pairs for wired in pair[1]))))
     return keys
-
-
-def elector_frame(key: bytes) -> bytes:
-    """The part of a key that is the same in two worlds if one covers the other."""
-    return key.partition(SPLIT)[0]
 
 
 class ElectorCover:
