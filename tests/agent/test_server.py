@@ -140,7 +140,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
             assert 200 == second.get("/health").status_code
             assert 503 == second.get("/v1/leadership?partition=3").status_code
             end = host_clock() + 1.25 * patient["lease"]
-            while host_clock() < end:  # What the programs finish under is renewed.
+            while host_clock() < end:  # The lease is renewed until the programs finish.
                 assert events.next_called("renewed", "fenced")["remaining"] > 0
             assert 3 not in other.led
         assert EXIT_DONE == exit_code(agent)
