@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from neli_router.drivers.consumer_groups.address import parse
@@ -253,6 +253,16 @@ def settled(join: Join, group: str) -> Taking:
     member = join(group)
     until(lambda: member.has == ALL, member)
     return member
+
+
+def test_a_confirmed_offset_is_no_place_to_begin(kafka: str, join: Join) -> None:
+    """goNELI would begin there, and take old heartbeats for new ones."""
+    member, topic = settled(join, group := fresh()), f"{group}.neli"
+    member.subscription.confirm({0: 0})
+    until(lambda: member.of(Confirmed), member)
+    with closing(Consumer({"bootstrap.servers": kafka, "group.id": group})) as other:
+        (committed,) = other.committed([partition := TopicPartition(topic, 0)], PATIENCE)
+        assert committed.offset > other.get_watermark_offsets(partition, PATIENCE)[1]
 
 
 def test_a_topic_that_grows_breaks_the_subscription(kafka: str, join: Join) -> None:
