@@ -33,7 +33,7 @@ from neli_router.fence.delta import FencedTable
 from tests.provider.conftest import open_streams
 from tests.provider.submissions import Submission, resume
 from tests.status.conftest import one_browser as _browser  # noqa: F401 - the fixture `browser`.
-from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, leader_of
+from tests.support.agents.processes import PARTITIONS, AgentProcess, agents, is_settled, leader_of
 from tests.support.browsing import Page
 from tests.support.given import spelled
 from tests.support.servers.airflow import ENDED, Airflow, awaited, until
@@ -297,6 +297,7 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
 
 def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place: Place, tmp_path: Path) -> None:
     place.group.pin(ROLE, None)
+    until(lambda: is_settled([place.a, place.b]), "the balance of the group")  # The test before may have killed one.
     first = leader_of(ROLE, [place.a, place.b])
     (second,) = {place.a, place.b} - {first}
     folder = tmp_path / "run"
