@@ -72,9 +72,6 @@ def test_two_candidates_that_do_not_hear_each_other_never_both_lead_and_one_that
     assert [scene.by_uuid[-2]] == scene.acting
 
 
-# Freezing
-
-
 class Doubter(GossipMachine):
     """Considers a member dead although it hears it, as a detector may."""
 
@@ -147,9 +144,6 @@ def test_a_leader_that_dies_in_a_network_that_often_fails_is_taken_over_nearly_a
     assert scene.until_led(2.5 * P) < 2.5 * P
 
 
-# Starts
-
-
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_restart_is_followed_by_a_quiet_p_because_the_older_life_may_have_declared(remembers: bool) -> None:
     """The leader is cut off, and at that moment the others restart. A member that seems new may have lost its disk."""
@@ -187,9 +181,6 @@ def test_bounds_of_a_leaders_older_life_do_not_make_its_new_life_lead(remembers:
         scene.run(scene.now + P / 60)
         claims += [*scene.acting, scene.members[leader]._election.lead_term]
     assert {None} == set(claims)
-
-
-# Clocks
 
 
 def test_clocks_that_are_both_off_by_all_that_is_allowed_leave_one_leader() -> None:
@@ -230,9 +221,6 @@ def test_relaying_what_is_known_of_a_clock_brings_fresher_estimates() -> None:
     assert lags[1] < lags[0]
 
 
-# Pauses and late messages
-
-
 def test_a_paused_voter_does_not_take_its_own_deafness_for_others_death() -> None:
     scene = settled()
     voter = scene.by_uuid[0]
@@ -242,9 +230,6 @@ def test_a_paused_voter_does_not_take_its_own_deafness_for_others_death() -> Non
     scene.resume(voter)
     scene.run(scene.now + P)
     assert (scene.by_uuid[-1], chosen_at) == (scene.members[voter].favourite, scene.members[voter]._favoured_at)
-
-
-# Ending in good order, and giving way
 
 
 def test_an_operators_word_for_a_place_that_does_not_exist_is_ignored() -> None:
@@ -293,9 +278,6 @@ def test_a_name_that_ended_a_lead_long_ago_does_not_have_two_change_over_to_each
     scene.until_led(2 * P)
 
 
-# Terms
-
-
 def test_a_term_is_dropped_with_the_majority_that_it_was_taken_on_and_all_are_above_their_base() -> None:
     """The leader is cut off, and another member leads meanwhile. When that member dies, the first leads again."""
     scene = settled()
@@ -310,9 +292,6 @@ def test_a_term_is_dropped_with_the_majority_that_it_was_taken_on_and_all_are_ab
     assert [first] == scene.acting
     assert [1, 2, 3] == [term for _, _, term in scene.acts]
     assert [501] == [term for _, _, term in settled(term_base=500).acts]
-
-
-# Members with different settings
 
 
 @pytest.mark.parametrize("other", [{"lease": 20.0}, {"drift": 0.01}, {"first_class": 1}, {"size": 4}])
@@ -375,9 +354,6 @@ def test_a_term_that_no_number_of_elections_comes_to_and_a_clock_that_nobody_liv
     hear_of(scene, follower, leader, (HEARTBEAT, (leader, life, (1 << 64) - 1, 0, 1, 0, 0)))
     scene.run(scene.now + 2 * P)
     assert [leader] == scene.acting
-
-
-# Two classes of citizens
 
 
 def test_only_first_class_citizens_vote_and_all_watch() -> None:

@@ -50,9 +50,6 @@ def test_electorate_is_everybody_at_random_or_the_replicas_and_a_target_the_best
     assert 1 == DECAY, "or two peers of different priorities might stand at one target"
 
 
-# The policy, in an elector
-
-
 def waiting(me: int, *, size: int = 3) -> TermElector:
     """An elector that has just missed its leader, peer 0."""
     machine = new_elector(term_settings(size, me, policy="priority"))
@@ -124,9 +121,6 @@ def test_loop_peers_of_one_priority_that_start_together_elect_a_leader(size: int
         scene = Scene(size, policy="priority", scouting=scouting, equals=True, seed=seed)
         scene.run(30.0)
         assert scene.acting is not None
-
-
-# Leadership that is handed back
 
 
 def leading(me: int, *supporters: tuple[int, int], until: float) -> tuple[TermElector, float]:

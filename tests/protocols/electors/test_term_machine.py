@@ -281,9 +281,6 @@ def test_what_cannot_be_read_is_ignored_but_in_a_memory_and_one_of_an_older_rele
     assert (42, True) == (yes.term, 1.0 < yes.owed < 1.1)
 
 
-# Members restarted with another lease
-
-
 def started(memory: bytes, now: float, *, lease: float) -> TermMachine:
     return TermMachine(council_settings(0, partitions=1, lease=lease), memory, now, rng=Random(7))
 

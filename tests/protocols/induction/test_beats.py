@@ -39,9 +39,6 @@ def test_a_beat_that_differs_in_anything_from_all_that_were_sent_did_not_come_ba
     assert not sent(1.0).came_back(replace(BEAT, **{"sent_at": 1.0, **forged}))
 
 
-# How often
-
-
 @pytest.mark.parametrize(
     ("members", "exclusive", "every"),
     [(8, True, 1.0), (1000, True, 1.0), (1800, True, 1.8), (9000, True, 2.52), (9000, False, 1.0)],

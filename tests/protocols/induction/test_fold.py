@@ -147,9 +147,6 @@ def test_owners_and_targets(rule: Rule, pytestconfig: pytest.Config) -> None:
     rule.require(played, pytestconfig)
 
 
-# Genesis and Beat
-
-
 def test_the_genesis_sets_what_never_changes_while_the_ledger_lives_and_what_stands_before_it_is_void() -> None:
     state = folded(None, genesis(layout=Layout(slots=8, partitions=3)))
     assert (genesis(layout=Layout(slots=8, partitions=3)), 1, 2) == (state.genesis, state.genesis_at, state.version)
@@ -169,9 +166,6 @@ def test_a_beat_of_a_member_is_its_last_and_changes_nothing_else() -> None:
     assert {"a": 1, "b": 5} == dict(after.last_beats)
     assert replace(SHARED, at=6, last_beats=after.last_beats, digest=after.digest) == after
     assert after.owners is SHARED.owners
-
-
-# Join
 
 
 def test_a_term_is_the_base_and_the_offset_of_its_beginning_or_the_writers_clock_if_that_is_higher() -> None:
@@ -217,12 +211,6 @@ def test_departed_members_and_certificates_of_strangers_are_remembered_up_to_a_b
     assert "late" in folded(join("late", at=full.at), state=fuller).seats
 
 
-# Departures
-
-
-# Wishes
-
-
 def test_beyond_a_bound_of_drains_the_oldest_of_a_stranger_makes_room_or_the_newest_does_if_all_are_of_members() -> (
     None
 ):
@@ -238,9 +226,6 @@ def test_beyond_a_bound_of_drains_the_oldest_of_a_stranger_makes_room_or_the_new
     assert (WISHES_MAX, WISHES_MAX) == (len(state.drains), len(state.weights))
     assert {"a", "b"} <= state.drains.keys() & state.weights.keys()
     assert state == restore(snapshot("a", state))
-
-
-# Upgrade
 
 
 @pytest.mark.parametrize(
@@ -266,8 +251,6 @@ def test_the_fold_changes_when_every_member_knows_the_version(
     ]
     assert [(2, 2)] * (version == 2) + [(2, 9)] == joined, "who does not know the version cannot join"
 
-
-# Batches
 
 BATCHED = founded(join("a", versions=(2, 3)), join("b", versions=(2, 3)), Upgrade(by="op", version=3))
 
@@ -310,9 +293,6 @@ def test_what_older_members_cannot_read_is_void_until_the_version_that_all_membe
     }
     assert unchanged_by(SHARED, written[record])
     assert not unchanged_by(replace(SHARED, version=3), written[record])
-
-
-# Zones and standbys
 
 
 def zoned(members: str, zones: str, *, version: int = 3, partitions: int = 36) -> State:
@@ -422,9 +402,6 @@ def test_members_that_join_while_others_hand_over_get_what_was_promised_and_othe
     assert {i for i, target in enumerate(after.targets) if target != "a"} <= set().union(*promised.values())
     older = folded(join("a"), join("b"), join("c"), state=folded(genesis(layout=Layout(slots=64, partitions=24))))
     assert "abc" * 8 == "".join(target or "" for target in older.targets), "there, a plan forgets the one before"
-
-
-# Laws
 
 
 def in_bytes(state: State) -> bytes:

@@ -43,9 +43,6 @@ def test_a_life_goes_as_written_down(story: Rule, pytestconfig: pytest.Config) -
     story.require(played, pytestconfig)
 
 
-# The end of a member
-
-
 def begun(state: State, *, life: str = "", **told: object) -> InductionMachine:
     """A member that starts from `state`."""
     wanted = Settings(**{"name": "a", "layout": LAYOUT, "lease": 6.0, "drift": 0.0, **told})  # type: ignore[arg-type]
@@ -153,9 +150,6 @@ def test_a_member_that_has_ended_says_nothing_more() -> None:
     assert inf == member.deadline
 
 
-# Notices for operators
-
-
 def notices(round_trip: float, *, until: float) -> list[tuple[float, Notice]]:
     """A lone member's notices for operators, and their times. Its records are read `round_trip` after sending."""
     member, told, now = begun(founded()), [], 0.0
@@ -181,9 +175,6 @@ def test_a_member_that_could_expire_no_other_says_so_once_and_then_seldom_and_ot
     assert ["member.powerless"] * 2 == [notice.event for _, notice in later]
     assert POWERLESS_TOLD_EVERY <= later[0][0] - first[0] < POWERLESS_TOLD_EVERY + 30.0
     assert ["member.joined"] == [notice.event for _, notice in notices(4.5, until=200.0)]
-
-
-# A member's records
 
 
 def test_all_incarnations_of_a_life_begin_with_it_and_no_two_are_alike() -> None:

@@ -98,9 +98,6 @@ def test_the_bytes_of_a_record_never_change(record: Record, payload: bytes) -> N
     assert {"v": record.v, "by": record.by}.items() <= fields.items()
 
 
-# Bytes that are not a record
-
-
 @pytest.mark.parametrize("payload", [payload for _, payload in WRITTEN], ids=KINDS)
 def test_a_record_that_says_what_we_do_not_know_may_have_any_meaning_so_it_is_none(payload: bytes) -> None:
     upper = json.loads(payload)["kind"].upper()

@@ -73,9 +73,6 @@ def test_a_snapshot_that_contradicts_itself_is_refused(damage: dict[str, Any]) -
         restore(record)
 
 
-# When to write one
-
-
 def test_a_snapshot_is_due_when_enough_was_read_since_the_last_and_members_take_turns() -> None:
     archive = Archive(100, at=50)  # A reader that starts from a snapshot counts from there.
     assert [False, True, False, False, True] == [archive.due(State(at=at), rank=0) for at in (149, 180, 181, 279, 280)]
@@ -91,9 +88,6 @@ def test_a_snapshot_of_another_member_spares_ones_own_if_it_is_newer(looked: tup
     assert [True] * len(looked) == [archive.due(State(at=at), rank=0) for at in looked]
     archive.read(replace(snapshot("b", STATE), upto=80))
     assert [False, True] == [archive.due(State(at=at), rank=0) for at in (due_from - 1, due_from)]
-
-
-# Records that may be dropped
 
 
 def uptos(archive: Archive, *read: int) -> list[int | None]:

@@ -43,9 +43,6 @@ def deadline(suspicion: Suspicion, heard: dict[str, float]) -> float:
     return suspicion.look(heard, heard, as_of=-inf, now=-inf, at_tip=False).again_at
 
 
-# Hearing oneself
-
-
 @pytest.mark.parametrize(
     ("until", "q", "now", "whom"),
     [(9.0, -100.0, 9.75, []), (9.0, -100.0, 10.0, ["q"]), (19.0, 10.0, 19.75, []), (19.0, 10.0, 20.0, ["q"])],
@@ -81,9 +78,6 @@ def test_one_whose_last_beat_was_sent_a_lease_ago_does_not_hear_itself_but_beats
     suspicion = hearing(until=9.0)
     suspicion.hear(3.0, 9.0)  # An old Beat that was appended twice.
     assert ["q"] == accused(suspicion, 13.5, m=9.0, q=-100.0)
-
-
-# Without the right to accuse
 
 
 def powerless_from(round_trip: float, *, until: float = 300.0, stops_at: float = inf) -> float:
@@ -128,18 +122,12 @@ def test_a_member_is_powerless_no_more_once_it_heard_itself_for_a_lease_and_not_
         assert not suspicion.is_powerless(float(second))
 
 
-# The accused
-
-
 def test_all_that_are_silent_are_accused_at_once_but_never_oneself() -> None:
     assert [] == accused(hearing(until=30.0), 30.0, m=0.0)
     assert ["p", "q"] == accused(hearing(until=30.0), 30.0, p=1.0, m=30.0, q=2.0, r=29.0)
     suspicion = hearing(until=30.0)
     assert ["p"] == accused(suspicion, 20.0, m=20.0, p=10.0, q=11.0)
     assert ["q"] == accused(suspicion, 21.0, m=21.0, p=10.0, q=11.0), "the silence of one delays no other accusation"
-
-
-# The time of an accusation
 
 
 @pytest.mark.parametrize(
@@ -176,9 +164,6 @@ def test_one_that_went_away_is_accused_when_its_grace_is_over_and_has_no_turn() 
             assert whom == look.accused
             assert whom or 20.0 + grace == look.again_at
         assert 0 == suspicion.rank(heard, heard, 21.0, away)
-
-
-# The deadline
 
 
 DEADLINES: dict[str, tuple[dict[str, float], float]] = {
