@@ -33,9 +33,6 @@ NO_KEYS: list[tuple[object, str]] = [
 ]
 
 
-# Known answers.
-
-
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
@@ -55,9 +52,6 @@ def test_a_slot_is_the_published_murmur3_of_the_key(key: Key, expected: int) -> 
     assert expected % SLOTS == Layout().slot(key)
     # The signed hash, which is faster, would be wrong unless the number of slots is a power of two.
     assert expected % 1000 == hasher(Layout(slots=1000))(key)
-
-
-# The laws of the chain.
 
 
 @given(LAYOUTS, KEYS, st.integers())
@@ -103,9 +97,6 @@ def test_keys_spread_evenly_over_the_partitions() -> None:
     assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
 
 
-# Roles.
-
-
 def test_what_is_no_role_is_refused() -> None:
     for role in (True, False, None, 1.0, bytearray(b"a"), "\ud800"):
         with pytest.raises(BadKey):
@@ -138,9 +129,6 @@ def test_each_spelling_means_the_same_partition_or_is_rejected(
     require_same(front, word, text, expected)
 
 
-# Tags.
-
-
 def hashed_by_redis(key: bytes) -> bytes:
     """The part of `key` that Redis Cluster hashes, following its specification word for word, byte by byte."""
     opened = closed = None
@@ -161,9 +149,6 @@ def test_tags_are_where_redis_cluster_has_them_in_any_key(key: bytes) -> None:
     assert Layout().slot(hashed_by_redis(key)) == Layout(tags=True).slot(key)
 
 
-# Invalid keys.
-
-
 @pytest.mark.parametrize("layout", [Layout(), Layout(slots=1000), Layout(tags=True)], ids=Layout.spelled)
 def test_what_is_no_key_is_refused_on_every_way_in_by_its_type_and_length_and_never_shown(layout: Layout) -> None:
     ways_in: Sequence[Callable[[Any], object]] = [layout.slot, layout.partition, hasher(layout)]
@@ -173,9 +158,6 @@ def test_what_is_no_key_is_refused_on_every_way_in_by_its_type_and_length_and_ne
         assert f"found a {found}" == caught.value.found
         assert "private" not in str(caught.value)
         assert caught.value.__context__ is None, "an error in the background may show the key"
-
-
-# Layouts.
 
 
 def test_a_layout_survives_json_if_it_does_not_contradict_itself() -> None:

@@ -240,9 +240,6 @@ def test_the_awaited_form_waits_and_refuses_alike_also_after_a_wait_that_was_can
     asyncio.run(script())
 
 
-# Pitfalls, in the order of docs/fencing.md
-
-
 def test_two_resources_in_opposite_order_deadlock_and_the_servers_error_says_what_to_do(address: str) -> None:
     """The server ends one of the two. In the order of their names, the second would wait."""
     with two(address) as (one, other):

@@ -246,9 +246,6 @@ def _record(record: Record | None, state: State, *, forged: bool) -> Any:
             return void
 
 
-# The Informal Trace Format
-
-
 def _variant(tag: str, value: Any) -> Any:
     return {"tag": tag, "value": value}
 

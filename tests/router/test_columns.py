@@ -72,9 +72,6 @@ def one_by_one(keys: Sequence[Any], layout: Layout) -> list[int | None]:
     return [None if key is None else layout.partition(key) for key in keys]
 
 
-# Partitions
-
-
 @LAW
 @given(TEXT_COLUMNS, LAYOUTS)
 @example(
@@ -138,9 +135,6 @@ def test_pandas_keeps_its_index_and_its_name_and_polars_a_name_that_it_would_sea
     assert ["^a|b$"] * 2 == [partitions_of(searched, LAYOUT).name, owners_of(searched, router).name]
 
 
-# Values that are not columns of keys
-
-
 @pytest.mark.parametrize(
     ("column", "found"),
     [
@@ -181,8 +175,6 @@ def test_owners_are_not_named_in_an_expression_that_is_evaluated_later() -> None
         owners_of(pl.col("key"), Router.static(OWNERS, LAYOUT))
 
 
-# Owners
-
 KEYS = ["customer-7", None, "", "Zoë", "a", "b", "c", "d", "e", "f"]
 
 
@@ -213,8 +205,6 @@ def test_names_of_owners_are_encoded_and_one_without_an_owner_matters_only_to_it
     with pytest.raises(NoOwner, match=f"partition {hole} of a static table"):
         owners_of(OF_TEXTS[kind](KEYS), router)
 
-
-# Missing packages
 
 WITHOUT = """
 import sys

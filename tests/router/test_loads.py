@@ -25,9 +25,6 @@ def profile(keys: Sequence[Any] = KEYS, layout: Layout = LAYOUT) -> LoadProfile:
     return LoadProfile.of_columns(pl.Series(keys, dtype=pl.String), layout)
 
 
-# Counting
-
-
 @pytest.mark.parametrize("make", [pl.Series, pa.array, pd.Series, lambda keys: pa.chunked_array([keys])])
 def test_a_key_counts_as_one_or_as_its_weight(make: Any) -> None:
     slots = [LAYOUT.slot(key) for key in ("a", "b", "customer-7")]
@@ -76,9 +73,6 @@ def test_weights_that_are_none_are_refused(weights: list[Any], problem: str) -> 
         LoadProfile.of_columns(pl.Series(["a", "b"]), LAYOUT, weights=pl.Series(weights))
 
 
-# Loads for the group
-
-
 def test_every_partition_is_told_with_a_load_above_zero_that_a_ledger_takes() -> None:
     """Otherwise a partition without a load would count as the mean of the others."""
     told = profile(["a"]).loads()
@@ -88,9 +82,6 @@ def test_every_partition_is_told_with_a_load_above_zero_that_a_ledger_takes() ->
     assert (1e15, 2.5e14) == (told[0], told[1])
     with pytest.raises(ConfigError, match="the profile has no load in it"):
         profile([]).loads()
-
-
-# The file
 
 
 def test_a_file_is_read_as_it_was_saved_and_holds_no_key(tmp_path: Path) -> None:
