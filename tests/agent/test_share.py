@@ -41,9 +41,6 @@ def give(agent: Running, other: Member) -> None:
     until(lambda: {3, 5} == set(agent.agent.member.led))
 
 
-# How the client reacts to news: with a stand-in
-
-
 def shares(agent: StandIn, terms: dict[int, int], *, remaining: float = 30.0) -> None:
     """From now on the stand-in's member may act for `terms`, and says so to every waiting client."""
     agent.share = ShareView("alpha", terms, remaining, 10.0)
@@ -140,9 +137,6 @@ def test_impossible_partitions_are_refused_at_once(stand_in: StandIn, client: Cl
     assert [] == stand_in.requests
 
 
-# How the agent counts what it lends
-
-
 def test_every_view_is_pledged_and_a_partition_about_to_be_taken_shortens_no_other_lease() -> None:
     pledged: list[float] = []
     standing = Standing({3: 7, 5: 8}, host_clock() + 1000.0, {5: host_clock() + 500.0})
@@ -156,9 +150,6 @@ def test_every_view_is_pledged_and_a_partition_about_to_be_taken_shortens_no_oth
     assert pledged == [view.remaining for view in views]
     assert ({3, 5}, {5}) == (set(views[0].terms), set(views[0].rests))
     assert (True, 13.0, 15.0) == (views[0].remaining > 500.0, *pledged[1:])
-
-
-# With the real agent
 
 
 def test_a_share_has_what_the_host_leads_and_the_next_one_more(

@@ -148,9 +148,6 @@ class OfPeers(Bench):
         return PeerPump(self.port, self.machine, **callbacks)
 
 
-# Every pump
-
-
 @pytest.fixture(params=[OfLedger, OfSubscription, OfPeers])
 def bench(request: pytest.FixtureRequest) -> Bench:
     kind: type[Bench] = request.param
@@ -207,18 +204,12 @@ def test_what_a_step_posts_is_left_for_the_next_turn_and_this_one_does_not_wait_
     assert not any(entry[1] for entry in bench.log if entry[0] == "wait")
 
 
-# The pump of a ledger
-
-
 def test_what_passes_between_the_age_of_a_read_and_its_step_makes_it_older() -> None:
     """A thread that stalls between the two must not take the ledger for fresher than it was."""
     bench = OfLedger()
     bench.stalls = 5.0
     assert (20.0, Read([], 5.0)) in bench.turn()
     assert 15.0 == bench.pump.fresh_at
-
-
-# The pump of a subscription
 
 
 def test_the_wall_clock_is_read_after_the_time_of_the_step() -> None:
@@ -248,9 +239,6 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_and_the_machine_hears_it
         (10.0, BrokerBack()),
         ("standing", 10.0),
     ] == bench.turn()[1:]
-
-
-# The pump of peers
 
 
 class Voting(Scripted):

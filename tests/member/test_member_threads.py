@@ -122,9 +122,6 @@ def test_a_member_that_ends_slowly_reports_another_layout(in_memory: Make, monke
             Member(in_memory("b", layout=Layout(partitions=4)))
 
 
-# Closing
-
-
 @pytest.mark.parametrize("timeout", [None, 0.2])
 def test_closing_waits_for_another_threads_block_until_its_timeout(in_memory: Make, timeout: float | None) -> None:
     def work() -> None:

@@ -102,8 +102,6 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
-    # Reading
-
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
@@ -156,8 +154,6 @@ class Page:
             )
         )
 
-    # Doing
-
     def element(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
@@ -183,8 +179,6 @@ class Page:
         self.give_token(token)
         self.await_text("#unlock", "Forget token")
 
-    # Waiting
-
     def await_text(self, selector: str, *parts: str) -> None:
         def holds() -> bool:
             text = self.text(selector)
@@ -198,8 +192,6 @@ class Page:
 
     def await_hidden(self, selector: str) -> None:
         until(lambda: not self.is_shown(selector), f"{selector} to go")
-
-    # After
 
     def complaints(self) -> list[str]:
         """The console's errors about the page, without those about the network."""

@@ -88,9 +88,6 @@ def require_break(kind: type[NeliError], said: str, member: Taking, *others: Tak
         raise member.error or AssertionError
 
 
-# How it is set up
-
-
 def test_a_topic_is_made_with_the_times_of_the_broker_and_a_short_memory(kafka: str) -> None:
     group = fresh()
     with closing(opened(kafka, group, "partitions=3")) as subscription:
@@ -125,9 +122,6 @@ def test_a_topic_that_is_there_is_taken_as_it_is_unless_it_is_compacted_or_has_o
 def test_a_topic_that_is_not_to_be_made_is_missing(kafka: str) -> None:
     with pytest.raises(LedgerMissing, match=r"kafka-topics.sh .*--partitions 3 .*message.timestamp.type=LogAppendTime"):
         opened(kafka, fresh(), "partitions=3", create=False)
-
-
-# Settings that are not safe
 
 
 def test_a_session_under_the_broker_s_minimum_is_refused_and_the_setting_named(join: Join) -> None:
@@ -166,9 +160,6 @@ def test_members_with_two_ways_to_share_are_told_so(join: Join) -> None:
     assert "takes all partitions from all members at every change" in eager
     require_break(GroupMismatch, "range,roundrobin was wanted", second, first)
     assert ALL == first.has
-
-
-# Changes of the group
 
 
 @pytest.mark.parametrize("way", [COOPERATIVE, BY_BROKER, EAGER])
