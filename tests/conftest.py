@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("GOCACHE", str(Path.home() / ".cache" / "go-build"))
     for name in [name for name in os.environ if name.startswith("NELI_") and not name.startswith("NELI_TEST_")]:
         del os.environ[name]
+    os.environ.pop("PYTHONUNBUFFERED", None)  # It would hide output that a program forgets to flush.
     os.environ.update(_home(config))
     # A server that shares the cores with other tests may take longer to answer than a program would wait.
     for opening in (Member.__init__, AsyncMember.open):

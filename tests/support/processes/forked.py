@@ -5,6 +5,7 @@
 A program is a real process, like `python -c CODE ARGUMENT ...`. It must not rely on a fresh interpreter.
 """
 
+import io
 import multiprocessing
 import os
 import signal
@@ -147,5 +148,7 @@ def _be(
         pipe.close()
     if log:
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=True)  # As in a terminal, so that each program need not flush what it prints.
     sys.stdin, sys.argv = open(0, encoding="utf-8", closefd=False), ["-c", *arguments]  # noqa: SIM115
     exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})  # noqa: S102 - a test's own.
