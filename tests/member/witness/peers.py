@@ -26,6 +26,7 @@ from neli_router.core.clock import host_clock
 from neli_router.core.closing import Closing
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import LedgerUnavailable
+from neli_router.hosts.descendants import children
 from neli_router.member.witness import locks
 from neli_router.member.witness.locks import PEERS, PeerWitness
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
@@ -38,7 +39,7 @@ from tests.support.waiting import until
 __all__ = ["Nursery", "Peer", "Peers"]
 
 LEASE = 1800.0
-NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child")
 
 
 class Peer:
@@ -93,6 +94,12 @@ class Nursery(Closing):
         assert line, "the nursery has ended"
         return line.split()
 
+    def pid_of(self, number: str) -> int:
+        """The process that has this number in the nursery's namespace."""
+        own = self._process.pid  # A prefix such as `unshare --fork` is the nursery's parent.
+        born = [peer for nursery in (own, *children(own)) for peer in children(nursery)]
+        return next(pid for pid in born if f"\t{number}\nNSpgid" in Path(f"/proc/{pid}/status").read_text("ascii"))
+
     def close(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -116,9 +123,10 @@ class Peers(LedgerRecords):
         """A process with that many lives, which runs `then` at SIGUSR1."""
         names = [sha256(f"{self._born + place}".encode()).hexdigest()[:12] for place in range(lives)]
         self._born += lives
-        said = (nursery or self._nursery).order(path=str(self.path), lives=names, then=then, turn=self.turn)
-        assert "ready" == said[1], said
-        peer = Peer(int(said[0]), names)
+        nursery = nursery or self._nursery
+        number, word = nursery.order(path=str(self.path), lives=names, then=then, turn=self.turn)
+        assert "ready" == word
+        peer = Peer(nursery.pid_of(number), names)
         self._all.append(peer)
         for life in names if joined else ():
             self.join(life)
@@ -204,8 +212,7 @@ def be_peer(path: str, lives: list[str], then: str, turn: float) -> None:
 
 
 def say(word: str) -> None:
-    number = os.path.basename(os.readlink("/proc/self"))  # noqa: PTH115, PTH119 - as seen in the test's own namespace.
-    os.write(1, f"{number} {word}\n".encode())
+    os.write(1, f"{os.getpid()} {word}\n".encode())
 
 
 if __name__ == "__main__":
