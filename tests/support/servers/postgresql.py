@@ -33,12 +33,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from neli_router.hosts.descendants import children
 from neli_router.lab.private_postgresql import forget_segment, owner, programs
 from tests.support.processes.forked import lives, state_of
-from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.servers.process import Options, ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
 
 __all__ = ["DURABLE", "Postgresql", "missing", "program"]
@@ -84,7 +84,7 @@ class Postgresql(ServerProcess):
 
     @classmethod
     @contextmanager
-    def started(cls, **options: Any) -> Iterator[Self]:
+    def started(cls, **options: Unpack[Options]) -> Iterator[Self]:
         """A context with a server that answers, made with these options; it is removed at the end."""
         with _folder() as folder:
             server = cls(folder, **options)

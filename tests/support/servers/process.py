@@ -15,12 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypedDict
 
 from neli_router.hosts.leash import leashed
 from tests.support.processes.forked import state_of
 from tests.support.waiting import PATIENCE, until
 
-__all__ = ["ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
+__all__ = ["Options", "ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
 
 PORTS_FROM = 10_000
 """Lower ports belong to services of the machine."""
@@ -93,6 +94,14 @@ def until_asked_to_end() -> Iterator[None]:
         signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         yield
+
+
+class Options(TypedDict, total=False):
+    """Callers may give any of them."""
+
+    settings: Mapping[str, str]
+    host: str
+    prefix: tuple[str, ...]
 
 
 class ServerProcess:

@@ -22,9 +22,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, Unpack
 
-from tests.support.servers.process import ServerProcess, free_port, until_asked_to_end
+from tests.support.servers.process import Options, ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
 
 __all__ = ["DURABLE", "Redis", "Sentinel", "missing"]
@@ -86,11 +86,11 @@ class Redis(ServerProcess):
 
     @classmethod
     @contextmanager
-    def started(cls, **options: Any) -> Iterator[Self]:
+    def started(cls, *, tls: bool = False, **options: Unpack[Options]) -> Iterator[Self]:
         """A context with a server that answers, made with these options; it is removed at the end."""
         # Not pytest's folder: a socket's path may have at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="neli-redis-") as folder:
-            redis = cls(Path(folder), **options)
+            redis = cls(Path(folder), tls=tls, **options)
             try:
                 redis.start()
                 yield redis
