@@ -1,6 +1,7 @@
 """Real processes on a Kafka of three brokers, all in a separate network, and a storm of faults upon them."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -8,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from neli_router.core.clock import host_clock
+from neli_router.drivers.open import open_ledger
 from neli_router.lab.moves import history_of
 from neli_router.lab.processes.group import ProcessGroup
 from tests.chaos.cluster import OUTSIDE, KafkaCluster
@@ -15,6 +17,7 @@ from tests.chaos.faults import LEADER_FAULTS, MAIN_FAULTS
 from tests.chaos.storm import led_from
 from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, require_safe, require_terms_of, weather
 from tests.conftest import require
+from tests.support.asking import collected
 from tests.support.processes.ledger_copy import LedgerCopy
 from tests.support.waiting import until
 
@@ -59,6 +62,7 @@ def test_a_killed_leading_broker_loses_no_record_and_all_is_led_without_it(
     with (
         ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, lease=LEASE) as group,
         LedgerCopy(ledger) as copy,
+        closing(open_ledger(ledger, create=False, patience=1.0)) as outside,
     ):
         for member in NAMES[:3]:
             group.start(member, prefix=cluster.network.prefix(member))
@@ -66,12 +70,17 @@ def test_a_killed_leading_broker_loses_no_record_and_all_is_led_without_it(
         cluster.await_all_well(name)
         leader = until(partial(cluster.leader, name), "a leader of the partition")
         assert leader is not None
+        outside.append([b"of no member"] * 100)
+        acknowledged = collected(outside.acknowledged, 1)
         killed_at = host_clock()
         cluster.node(leader).kill()
         led_from(group, killed_at, claimed=LEASE)  # A lease from before the kill may last that long.
+        acknowledged += outside.acknowledged()
         cluster.node(leader).start()
         group.settle()
         cluster.await_all_well(name)
         group.leave()
+    payloads = {entry.offset: entry.payload for entry in copy.close()}
+    assert {b"of no member"} == {payloads.get(offset) for offset in acknowledged}
     assert [] == group.verdict().faults
     require_terms_of(history_of(copy.close()), group.verdict())
