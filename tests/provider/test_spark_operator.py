@@ -50,21 +50,23 @@ def test_a_job_is_told_what_its_share_is_and_one_that_lost_it_raises_the_loss(
     program = executable(tmp_path / "spark-submit", f"cd {tmp_path}\n{record}\nexit {EXIT_LOST}")
     given: dict[str, Any] = {"application": "job.py", "spark_binary": str(program)}
     told = []
-    for _ in range(2):
+    for right in ({"partitions": "led"}, {"partitions": "led"}, {"role": 3}):
         with pytest.raises(LeadershipLost, match="it ended because it had lost it"):
-            LeaderSparkSubmitOperator(task_id="job", partitions="led", **given).execute(Context())
+            LeaderSparkSubmitOperator(task_id="job", **right, **given).execute(Context())
         told.append((tmp_path / "words").read_text().splitlines())
-    words = told[1]
-    first, settings = (dict(word.split("=", 1) for word in words if word.startswith("spark.neli.")) for words in told)
+    first, settings, one = (
+        dict(word.split("=", 1) for word in words if word.startswith("spark.neli.")) for words in told
+    )
     assert int(first["spark.neli.counter"]) < int(settings["spark.neli.counter"]), "two submissions"
     assert ("a", ",".join(map(str, range(PARTITIONS)))) == (
         settings["spark.neli.member"],
         settings["spark.neli.partitions"],
     )
     assert "spark.neli.term" not in settings
-    environment = (tmp_path / "environment").read_text().splitlines()
-    assert {f"NELI_AGENT=unix:{agent.options.socket}", f"NELI_TOKEN={TOKEN}"} <= set(environment)
-    assert TOKEN not in " ".join(words)
+    assert json.loads(settings["spark.neli.terms"])["3"] == int(one["spark.neli.term"])
+    environment = {line for line in (tmp_path / "environment").read_text().splitlines() if line.startswith("NELI_")}
+    assert {f"NELI_AGENT=unix:{agent.options.socket}", f"NELI_TOKEN={TOKEN}"} == environment
+    assert TOKEN not in str(told)
 
 
 class Store(dict[str, Any]):
