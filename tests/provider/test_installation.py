@@ -295,27 +295,42 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
     page.close()
 
 
+def test_nothing_is_left_of_the_job_of_a_task_that_a_person_ends(place: Place, tmp_path: Path) -> None:
+    place.group.pin(ROLE, None)
+    until(lambda: is_settled([place.a, place.b]), "the balance of the group")
+    run = submitted(place, tmp_path, (leader_of(ROLE, [place.a, place.b]), "linger"))
+    job = at_work(place, tmp_path, run, 1)
+    # Airflow sends SIGTERM to the task's process group, and then SIGKILL. The job is in another group.
+    place.api.call("PATCH", f"/dags/submits/dagRuns/{run}/taskInstances/job", body={"new_state": "failed"})
+    job.await_end()
+
+
+def submitted(place: Place, folder: Path, *tries: tuple[AgentProcess, str]) -> str:
+    """Request a run; each of its tries has a host and a way of the job. Returns its id."""
+    for number in range(len(tries)):
+        (folder / str(number + 1)).mkdir(parents=True)
+    hosts, ways = [f"host_{agent.name}" for agent, _ in tries], [way for _, way in tries]
+    return place.api.trigger("submits", conf={"folder": str(folder), "hosts": hosts, "ways": ways})
+
+
+def at_work(place: Place, folder: Path, run: str, number: int) -> Submission:
+    """The job of a try, once it works. Airflow and a JVM start slowly."""
+    file = folder / str(number) / "worker"
+    awaited(lambda: file.exists() or place.api.run("submits", run)["state"] in ENDED, f"the work of try {number}")
+    assert file.exists(), place.api.log("submits", run, "job", try_number=number)
+    return Submission(file.parent)
+
+
 def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place: Place, tmp_path: Path) -> None:
     place.group.pin(ROLE, None)
     until(lambda: is_settled([place.a, place.b]), "the balance of the group")  # The test before may have killed one.
     first = leader_of(ROLE, [place.a, place.b])
     (second,) = {place.a, place.b} - {first}
     folder = tmp_path / "run"
-    for number in (1, 2, 3):
-        (folder / str(number)).mkdir(parents=True)
-    hosts = [f"host_{agent.name}" for agent in (first, second, first)]
-    conf = {"folder": str(folder), "hosts": hosts, "ways": ["linger", "late", "commit"]}
-    run = place.api.trigger("submits", conf=conf)
-
-    def at_work(number: int) -> Submission:
-        """The job of a try, once it works. Airflow and a JVM start slowly."""
-        file = folder / str(number) / "worker"
-        awaited(lambda: file.exists() or place.api.run("submits", run)["state"] in ENDED, f"the work of try {number}")
-        assert file.exists(), place.api.log("submits", run, "job", try_number=number)
-        return Submission(file.parent)
+    run = submitted(place, folder, (first, "linger"), (second, "late"), (first, "commit"))
 
     # The role moves while the job works and ignores every signal.
-    drained = at_work(1)
+    drained = at_work(place, folder, run, 1)
     drained.require_spark()
     with second.client() as client:
         client.drain(first.name)
@@ -324,7 +339,7 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
     # The host of the second try fails: its agent is dead, and everything else stands still. (A stopped agent may be
     # within a transaction of the ledger's file, and hold up the other one.) The new owner's job begins, like this one
     # does.
-    frozen = at_work(2)
+    frozen = at_work(place, folder, run, 2)
     guards, job = (frozen.task, *frozen.wardens), frozen.left
     for pid in (*guards, *job):
         os.kill(pid, signal.SIGSTOP)
