@@ -58,8 +58,8 @@ class Story:
             self.now = float(time)
             self.notices.clear()
             self.act(verb, *words)
-            told = [notice.event for notice in self.notices]
-            yield f"{done:16} -> {', '.join([self.look_up(), *told])}"
+            events = [notice.event for notice in self.notices]
+            yield f"{done:16} -> {', '.join([self.look_up(), *events])}"
 
     def act(self, verb: str, *words: str) -> None:
         match verb, *words:
