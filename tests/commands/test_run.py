@@ -345,7 +345,7 @@ def test_with_keep_it_outlives_its_agent_and_without_it_says_that_the_agent_is_g
 EXCLUSIVE = """
 import fcntl, os, signal, sys, time
 folder, name = sys.argv[1:]
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: open(f"{folder}/asked.{name}", "a"))
 lock = open(f"{folder}/lock", "a")
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -359,8 +359,8 @@ open(f"{folder}/started.{name}", "a").write(f"{os.getpid()} {os.environ['NELI_TE
 while True:
     time.sleep(1)
 """
-"""A command that ignores SIGTERM, as do its descendants, each in its own session. A kernel lock shows if it runs
-twice."""
+"""A command that notes SIGTERM and goes on, as do its descendants, each in its own session. A kernel lock shows if it
+runs twice."""
 
 NELI = "from neli_router.commands.cli import main; main(prog_name='neli')"
 
@@ -370,7 +370,7 @@ class Host:
 
     def __init__(self, agent: AgentProcess) -> None:
         self.agent, self.folder, self.name = agent, agent.socket.parent, agent.name
-        self.mark = self.folder / f"started.{self.name}"
+        self.mark, self.asked = (self.folder / f"{it}.{self.name}" for it in ("started", "asked"))
         self.runs: list[Program] = []
 
     @property
@@ -461,6 +461,8 @@ def test_a_role_moves_when_all_of_the_command_is_gone_whoever_was_killed(settled
                 client.drain(first.name)
                 # The command ignores the request to end, so the role stays until something is killed.
                 until(lambda: is_leaving(client, role))
+                if killed in pids:
+                    until(first.asked.exists, "a command that was asked to end")
                 assert all(map(lives, gone))
             finally:
                 os.kill(guardian, signal.SIGCONT)  # Otherwise a failed test would leave it behind.
@@ -470,6 +472,7 @@ def test_a_role_moves_when_all_of_the_command_is_gone_whoever_was_killed(settled
             assert none_lives(gone), killed
             assert code == first.run.wait(PATIENCE)
             first.mark.unlink()
+            first.asked.unlink(missing_ok=True)
             hosts.reverse()
     assert "the command was killed (its guardian was killed, or did not run)" in hosts[1].agent.log.read_text()
 
