@@ -216,9 +216,9 @@ def paired(folder: Path, **options: Any) -> Iterator[tuple[Running, Member]]:
     """The agent of a drained member "a", which leads nothing, and a member "b" that leads all and can hand it over."""
     config, its = (configured(folder, name, **{"lease": STEADY, **options}) for name in ("a", "b"))
     with Member(its) as other:
-        until(lambda: PARTITIONS == len(other.led), "the lead of all partitions")
         other.operator.drain("a")
         with running(config, AgentOptions(socket=f"{folder}/agent.sock")) as agent:
+            until(lambda: PARTITIONS == len(other.led), "the lead of all partitions")  # Both wait for the same lease.
             agent.await_ready()
             yield agent, other
 
