@@ -14,6 +14,7 @@ from airflow_provider.decorators.leader_pyspark import leader_pyspark_task
 from airflow_provider.retries import LeadershipRetryPolicy
 from tests.support.agents.processes import agents, leader_of
 from tests.support.given import DagTest
+from tests.support.processes.forked import lives
 from tests.support.waiting import beside
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
@@ -55,7 +56,7 @@ def test_java_is_ended_with_the_role_and_the_retry_counts_where_it_is_led(
                     javas.append(java.proc.pid)
                     at_work.set()
                     assert not threading.Event().wait(600)
-                told.update(gone=not Path(f"/proc/{javas[0]}").exists(), member=lease.member)
+                told.update(gone=not lives(javas[0]), member=lease.member)
                 told["term"] = int(spark.conf.get("spark.neli.term")) == lease.term
                 return int(spark.range(rows).count())
 

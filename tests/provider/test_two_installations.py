@@ -29,6 +29,7 @@ from neli_router.errors import NeliError
 from tests.conftest import require
 from tests.provider.submissions import processes
 from tests.support.given import spelled
+from tests.support.processes.forked import lives
 from tests.support.servers.airflow import Airflow, awaited
 from tests.support.servers.postgresql import DURABLE, Postgresql, missing
 
@@ -195,7 +196,7 @@ class Place:
         """Kill the leader of this task, and wait until the task has ended and its work was done."""
         kill()
         # Airflow may not end it: its scheduler is gone, and its worker is an orphan. The lease does.
-        awaited(lambda: not Path(f"/proc/{task}").exists(), "the end of the task")
+        awaited(lambda: not lives(task), "the end of the task")
         self.hold.unlink()
         try:
             awaited(lambda: len(self.settled(dag_id)) == len(INTERVALS), "the heir's work")
