@@ -67,6 +67,8 @@ WARM_UP_STEPS = 20
 FEED_EVERY = 0.005
 
 TRIES = 5
+"""How often a crowd is measured, if its feeder stands still for a lease each time."""
+
 FEEDER = "import sys; from benchmarks.scale import feed; feed(*sys.argv[1:])"
 SNAPSHOT_EVERY = settings_of(1, 1, 1.0)[0].snapshot_every
 FILLER = b"{}"
@@ -267,14 +269,15 @@ def _takeover(ledger: Ledger, silent: str, feeder: subprocess.Popen[bytes]) -> f
     """Seconds from the last Beat of `silent` until its Expire is read."""
     sent_at, give_up_at = host_clock(), host_clock() + PATIENCE
     while host_clock() < give_up_at:
+        if (code := feeder.poll()) is not None:
+            assert code == 0, "the feeder has failed"
+            raise Stalled
         for entry in patient_read(ledger, FEED_EVERY):
             record = decode(entry.payload)
             if isinstance(record, Beat) and record.by == silent:
                 sent_at = record.sent_at
             elif isinstance(record, Expire) and silent in record.last_beats:
                 return host_clock() - sent_at
-        if feeder.poll() is not None:
-            raise Stalled
     raise TimeoutError(f"the member was to expire another within {PATIENCE:g} s")
 
 
@@ -313,6 +316,7 @@ def _feeder(address: str, member: str, period: float) -> Iterator[subprocess.Pop
     process = subprocess.Popen([sys.executable, "-c", FEEDER, address, member, str(period)])
     try:
         yield process
+        assert process.poll() is None, "the feeder was to beat until the end"
     finally:
         process.kill()
         process.wait()
@@ -321,7 +325,7 @@ def _feeder(address: str, member: str, period: float) -> Iterator[subprocess.Pop
 def feed(address: str, member: str, period: str) -> None:
     """Beat for all members in the ledger's snapshot but `member`, every `period` seconds each, until killed.
 
-    It ends when one of them is expired before SIGUSR1.
+    It ends when one is expired that it still beats for.
     """
     end_with_parent()
     every, silent = float(period), list[int]()
@@ -337,7 +341,7 @@ def feed(address: str, member: str, period: str) -> None:
                 state = fold(state, entry.offset, record)
                 if isinstance(record, Beat) and record.by not in fed:
                     like = record
-                if isinstance(record, Expire) and not silent:
+                if isinstance(record, Expire) and not {others[place] for place in silent}.issuperset(record.last_beats):
                     return
             now = host_clock()
             due = int((now - began) / every * len(others))
