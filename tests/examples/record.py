@@ -46,11 +46,6 @@ class Record:
         begun = until(lambda: [words[1:] for words in self.lines() if words[0] == "begin"], "a run")
         return int(begun[-1][0]), int(begun[-1][1])
 
-    def sent(self, term: int, pid: str) -> None:
-        """A run that is over when it is seen."""
-        note(self.path, "begin", term, pid)
-        note(self.path, "end", term, pid)
-
     @contextmanager
     def runs_elsewhere(self, send: Callable[[int], object]) -> Iterator[tuple[int, int]]:
         """Send a signal to the process that runs the job. After the block, another process has run it."""
