@@ -65,6 +65,13 @@ class Place:
         until(lambda: {name} == {self.group.owner_of_role(one).name for one in self.partitions}, f"the roles of {name}")
         return self.group.owner_of_role(ROLE).term
 
+    def rest(self) -> AgentProcess:
+        """Leave ROLE to the balance of the group, and wait for it: another test may have killed an agent. Return the
+        leader."""
+        self.group.pin(ROLE, None)
+        until(lambda: is_settled([self.a, self.b]), "the balance of the group")
+        return leader_of(ROLE, [self.a, self.b])
+
     # Runs
 
     def await_deferred(self, run: str) -> None:
@@ -296,9 +303,7 @@ def test_the_link_of_a_task_opens_the_page_and_it_follows_a_takeover(place: Plac
 
 
 def test_nothing_is_left_of_the_job_of_a_task_that_a_person_ends(place: Place, tmp_path: Path) -> None:
-    place.group.pin(ROLE, None)
-    until(lambda: is_settled([place.a, place.b]), "the balance of the group")
-    run = submitted(place, tmp_path, (leader_of(ROLE, [place.a, place.b]), "linger"))
+    run = submitted(place, tmp_path, (place.rest(), "linger"))
     job = at_work(place, tmp_path, run, 1)
     # Airflow sends SIGTERM to the task's process group, and then SIGKILL. The job is in another group.
     place.api.call("PATCH", f"/dags/submits/dagRuns/{run}/taskInstances/job", body={"new_state": "failed"})
@@ -322,9 +327,7 @@ def at_work(place: Place, folder: Path, run: str, number: int) -> Submission:
 
 
 def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place: Place, tmp_path: Path) -> None:
-    place.group.pin(ROLE, None)
-    until(lambda: is_settled([place.a, place.b]), "the balance of the group")  # The test before may have killed one.
-    first = leader_of(ROLE, [place.a, place.b])
+    first = place.rest()
     (second,) = {place.a, place.b} - {first}
     folder = tmp_path / "run"
     run = submitted(place, folder, (first, "linger"), (second, "late"), (first, "commit"))
