@@ -19,7 +19,7 @@ from tests.chaos.weather import LEASE, NAMES, PARTITIONS, PAUSE, SECONDS, requir
 from tests.conftest import require
 from tests.support.asking import collected
 from tests.support.processes.ledger_copy import LedgerCopy
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 AVAILABLE_SECONDS = 10.0
 AVAILABLE_FAULTS = ("stop", "cut off", "deaf", "kill")
@@ -62,7 +62,7 @@ def test_a_killed_leading_broker_loses_no_record_and_all_is_led_without_it(
     with (
         ProcessGroup(tmp_path, partitions=PARTITIONS, pause=PAUSE, ledger=ledger, lease=LEASE) as group,
         LedgerCopy(ledger) as copy,
-        closing(open_ledger(ledger, create=False, patience=1.0)) as outside,
+        closing(open_ledger(ledger, create=False, patience=PATIENCE)) as outside,
     ):
         for member in NAMES[:3]:
             group.start(member, prefix=cluster.network.prefix(member))

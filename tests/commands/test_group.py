@@ -21,7 +21,7 @@ from neli_router.protocols.induction.records import Drain, encode
 from neli_router.status.inspection import Inspection
 from tests.support.commands import neli
 from tests.support.records import genesis, join
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LEASE = 0.2
 
@@ -89,7 +89,7 @@ def test_a_group_is_deleted_when_all_have_left_and_its_address_was_typed(address
     assert 0 == result.exit_code, result.stderr
     assert expected == json.loads(result.stdout)
     with pytest.raises(LedgerMissing):
-        open_ledger(address, create=False, patience=1.0)
+        open_ledger(address, create=False, patience=PATIENCE)
 
 
 def test_a_group_of_an_older_release_starts_over_with_higher_terms_whatever_the_clock_says(path: Path) -> None:

@@ -46,6 +46,7 @@ from neli_router.spark.ledger_source import LedgerScan, LedgerSource, StreamPlac
 from neli_router.status.history import record_rows, standing_rows, tenure_rows
 from neli_router.status.replay import between, state_before
 from tests.support.records import BASE, beat, genesis, join, next_record
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.spark
 
@@ -187,7 +188,7 @@ def test_a_ledger_is_a_table_of_its_records_and_of_its_tenures(
         "redis": lambda: f"{request.getfixturevalue('redis')}/spark-{uuid4().hex}",
     }
     address = places[kind]()
-    with closing(open_ledger(address, create=True, patience=1.0)) as ledger:
+    with closing(open_ledger(address, create=True, patience=PATIENCE)) as ledger:
         write(ledger, COUNT)
         tip = ledger.tip()
         records = table(spark, address, records_per_task=TASK)
@@ -515,7 +516,7 @@ def test_no_plan_page_or_checkpoint_shows_a_password(
     spark: SparkSession, kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = f"kafka://{kafka}/spark-{uuid4().hex}?sasl.username=alice&sasl.password={SECRET}"
-    with closing(open_ledger(address, create=True, patience=1.0)) as ledger:
+    with closing(open_ledger(address, create=True, patience=PATIENCE)) as ledger:
         write(ledger, 100)
     register_ledgers(spark, ledgers={"jobs": address})
     frame = table(spark, "jobs").where("offset > 3")

@@ -15,7 +15,6 @@ from neli_router.drivers.ledgers.postgresql.address import PostgresqlAddress
 from neli_router.drivers.ledgers.redis import link as redis_link
 from neli_router.drivers.ledgers.redis.address import RedisAddress
 from neli_router.errors import LedgerUnavailable, LedgerUnusable
-from neli_router.router.router import Router
 from tests.conftest import require
 from tests.support.asking import (
     Open,
@@ -49,8 +48,6 @@ def test_a_ledger_that_must_be_there_is_not_made(server: Postgresql | Redis, ope
     url = server.url("missing")
     with pytest.raises(LedgerUnusable, match=r"no (group|key) missing.*: correct the address, or start a member"):
         opened(url, create=False)
-    with pytest.raises(LedgerUnusable), Router(url, timeout=0.1):
-        pass
     write(opened(url), b"one")
     assert [b"one"] == take(opened(url, create=False), 1)
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.kafka
 
 
 def opened(brokers: str, group: str, query: str = "") -> KafkaLedger:
-    return KafkaLedger(address_of(brokers, group, query))
+    return KafkaLedger(address_of(brokers, group, query), patience=PATIENCE)
 
 
 def address_of(brokers: str, group: str, query: str = "") -> KafkaAddress:
