@@ -269,9 +269,7 @@ def _takeover(ledger: Ledger, silent: str, feeder: subprocess.Popen[bytes]) -> f
     """Seconds from the last Beat of `silent` until its Expire is read."""
     sent_at, give_up_at = host_clock(), host_clock() + PATIENCE
     while host_clock() < give_up_at:
-        if (code := feeder.poll()) is not None:
-            assert code == 0, "the feeder has failed"
-            raise Stalled
+        _require_beating(feeder)
         for entry in patient_read(ledger, FEED_EVERY):
             record = decode(entry.payload)
             if isinstance(record, Beat) and record.by == silent:
@@ -310,13 +308,20 @@ def _between(ledger: Ledger, first: int, last: int) -> list[bytes]:
     return payloads
 
 
+def _require_beating(feeder: subprocess.Popen[bytes]) -> None:
+    """Raises Stalled if the feeder has ended, which is an error unless it ended by itself."""
+    if (code := feeder.poll()) is not None:
+        assert code == 0, "the feeder has failed"
+        raise Stalled
+
+
 @contextmanager
 def _feeder(address: str, member: str, period: float) -> Iterator[subprocess.Popen[bytes]]:
     """A process that beats for all but `member`, for as long as the block lasts; from SIGUSR1 on, not for the first."""
     process = subprocess.Popen([sys.executable, "-c", FEEDER, address, member, str(period)])
     try:
         yield process
-        assert process.poll() is None, "the feeder was to beat until the end"
+        _require_beating(process)
     finally:
         process.kill()
         process.wait()

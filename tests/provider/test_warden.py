@@ -80,7 +80,8 @@ def test_nothing_is_left_of_a_job_when_its_task_s_process_group_is_killed(task: 
     """Airflow does that when a person ends the task. Only the warden is in the group of the task."""
     job = Submission(tmp_path)
     warden, guardian = job.wardens
-    assert os.getpgid(task.pid) not in {os.getpgid(pid) for pid in (guardian, job.session)}  # Its first process.
+    # The rest of the job's session is in no group of another session.
+    assert os.getpgid(task.pid) not in {os.getpgid(pid) for pid in (guardian, job.session)}
     for pid in (task.pid, warden):
         os.kill(pid, signal.SIGKILL)
     job.await_end()
