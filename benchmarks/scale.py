@@ -309,7 +309,7 @@ def _between(ledger: Ledger, first: int, last: int) -> list[bytes]:
 
 
 def _require_beating(feeder: subprocess.Popen[bytes]) -> None:
-    """Raises Stalled if the feeder has ended, which is an error unless it ended by itself."""
+    """Raises Stalled if the feeder has ended, and AssertionError if it has failed."""
     if (code := feeder.poll()) is not None:
         assert code == 0, "the feeder has failed"
         raise Stalled
