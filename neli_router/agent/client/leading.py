@@ -32,9 +32,6 @@ from neli_router.member.leases import BaseRight
 
 __all__ = ["AsyncLeadingBlock", "BaseLeadingBlock", "LeadingBlock"]
 
-CONFIRM_MAX = 1.0
-"""How long the follower waits for an answer about the lease. The stream's next event has to wait that long, too."""
-
 PAUSE = 0.02
 """Seconds before a broken stream is opened again, so that an agent which breaks every stream is not asked in a tight
 loop. During this pause the lease is not renewed."""
@@ -209,7 +206,7 @@ class LeadingBlock(BaseLeadingBlock[Right]):
     def _confirm(self) -> None:
         asked_at = self.report.clock()
         try:
-            answer = self._transport.call(self._question(self.report.held()), timeout=CONFIRM_MAX)
+            answer = self._transport.call(self._question(self.report.held()))
         except NeliError:
             return  # The next renewal asks again; until then the lease is unchanged.
         self.report.confirmed(answer, asked_at)
@@ -300,7 +297,7 @@ class AsyncLeadingBlock(BaseLeadingBlock[Right]):
     async def _confirm(self) -> None:
         asked_at = self.report.clock()
         try:
-            answer = await self._transport.call(self._question(self.report.held()), timeout=CONFIRM_MAX)
+            answer = await self._transport.call(self._question(self.report.held()))
         except NeliError:
             return  # The next renewal asks again; until then the lease is unchanged.
         self.report.confirmed(answer, asked_at)

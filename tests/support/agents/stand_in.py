@@ -21,7 +21,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from neli_router.agent.client import leading
 from neli_router.agent.wire import (
     STATUS_OF,
     EventView,
@@ -209,10 +208,6 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     until(lambda: server.started)
-    patience = leading.CONFIRM_MAX
-    # A real agent renews, and each renewal asks again. The stand-in renews when the test says so, and a late answer on
-    # a busy machine would leave the lease unconfirmed forever.
-    leading.CONFIRM_MAX = PATIENCE
     try:
         if path is not None:
             yield agent, f"unix:{path}/agent.sock"
@@ -220,7 +215,6 @@ def standing_in(path: Path | None = None) -> Iterator[tuple[StandIn, str]]:
             port = server.servers[0].sockets[0].getsockname()[1]
             yield agent, f"http://127.0.0.1:{port}"
     finally:
-        leading.CONFIRM_MAX = patience
         server.should_exit = True
         give_up_at = monotonic() + PATIENCE
         while thread.is_alive() and monotonic() < give_up_at:
