@@ -129,7 +129,7 @@ commands: GROUND agent commands config drivers fence hosts member router status 
 # The laboratory may look into every room.
 lab: GROUND agent config drivers fence hosts lab member protocols router spark status | airflow_provider click
     confluent_kafka msgspec numpy psycopg pyarrow pyspark rich
-lab.commands: GROUND lab | click rich
+lab.commands: GROUND hosts.leash lab | click rich
 lab.sim: BASE drivers.consumer_groups.base drivers.ledgers.base drivers.ledgers.pump drivers.peers.base lab.sim
     protocols | greenlet msgspec
 testing: GROUND config drivers member protocols router

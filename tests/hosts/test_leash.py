@@ -4,6 +4,7 @@ test --starts--> parent --starts--> child, at the other end of a pipe, which end
 """
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,6 +36,24 @@ script = "trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.05; done"
 subprocess.Popen(leashed(["sh", "-c", script], by={by}))
 """
 
+SIMULATE = """
+import os, threading, time
+from pathlib import Path
+from neli_router.commands.cli import main
+from neli_router.hosts.descendants import children
+
+def works(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) > 10
+
+def watch():
+    while sum(map(works, children(os.getpid()))) < 2:
+        time.sleep(0.01)
+    print("ready", flush=True)
+
+threading.Thread(target=watch, daemon=True).start()
+main(["simulate", "--jobs", "2", "--seeds", "10000"])
+"""
+
 
 def parent(story: str, folder: Path) -> Program:
     """A process that runs `story` and then waits."""
@@ -51,6 +70,14 @@ def test_a_child_ends_with_a_parent_that_is_killed(story: str, said: str, tmp_pa
         assert "ready\n" == process.stdout.readline()
         process.kill()
         assert said == process.stdout.read()
+
+
+def test_the_workers_of_a_simulator_end_with_it_even_when_it_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", SIMULATE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "ready\n" == process.stdout.readline()
+        process.kill()
+        assert "" == process.stdout.read()
 
 
 def test_a_child_whose_parent_is_gone_already_does_not_begin(tmp_path: Path) -> None:

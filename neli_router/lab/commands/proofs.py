@@ -19,6 +19,7 @@ from typing import Any, cast, get_args
 import click
 
 from neli_router.core.exit_codes import EXIT_BROKEN
+from neli_router.hosts.leash import end_with_parent
 from neli_router.lab import demo
 from neli_router.lab.sim.cells import CELL_PROFILES, CellBounds, CellMiniatures
 from neli_router.lab.sim.consumer_group.miniature import FAST_NELI_PROFILES, NELI_PROFILES, ConsumerBounds
@@ -214,7 +215,7 @@ def simulate_command(
         return
     progress, started, traces = _Progress(), monotonic(), dict[int, str]()
     counts: Counter[str] = Counter()
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=end_with_parent) as pool:  # Workers of a killed pool would wait forever.
         chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
         futures = [pool.submit(asked.run_some, chunk) for chunk in chunks]
         for future in as_completed(futures):
