@@ -86,9 +86,14 @@ class Chaos(BaseStorm):
 
     def _let_two_live(self, older: MemberProcess) -> None:
         """The older process ends on its own: when the newer one joins, or now if it has joined already."""
+
+        def has_ended() -> bool:
+            self._look()  # A process that was stopped in the middle of an append blocks all others until it goes on.
+            return not older.is_running
+
         older.resume()
         label = older.life.label
-        self._group.wait_until(lambda: not older.is_running, f"{label} was to end, being replaced")
+        self._group.wait_until(has_ended, f"{label} was to end, being replaced")
         assert EXIT_REPLACED == older.exit_code(), f"{label} ended with\n{older.log}"
 
 
