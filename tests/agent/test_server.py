@@ -119,7 +119,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
     patient: dict[str, Any] = {"lease": 4.0, "drain_timeout": 60.0}
     with (
         Member(configured(tmp_path, "b", **patient)) as other,
-        AgentProcess("a", tmp_path, "--log-level", "warning", **patient) as agent,
+        AgentProcess("a", tmp_path, "--log-level", "error", **patient) as agent,
         ExitStack() as stack,  # Closes a client that sends half a request, which must not delay the end.
     ):
         other.operator.drain("b")

@@ -34,6 +34,7 @@ from neli_router.errors import BadKey
 from neli_router.fence import Refused
 from tests.provider.conftest import Group, member, states
 from tests.provider.triggerer import triggerer
+from tests.support.agents.processes import leader_of
 from tests.support.agents.running import PATIENCE
 from tests.support.agents.stand_in import whenever
 from tests.support.given import DagTest, spelled
@@ -303,6 +304,7 @@ def test_a_task_waits_for_its_worker_s_host_whatever_the_triggerer_s_host_leads(
         with pytest.raises(AirflowRescheduleException):  # Resumed on a worker of the other host: it comes back later.
             getattr(waiting, resume)(context, event)
     monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", group.here.connection)
+    assert group.here is leader_of(role, [group.here])  # The other host may have heard of its lead first.
     assert group.here.name == waits[0].execute_complete(context, events[0])["leader"]
 
 
