@@ -119,7 +119,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
     patient: dict[str, Any] = {"lease": 4.0, "drain_timeout": 60.0}
     with (
         Member(configured(tmp_path, "b", **patient)) as other,
-        AgentProcess("a", tmp_path, "--log-level", "error", **patient) as agent,
+        AgentProcess("a", tmp_path, "--log-level", "warning", **patient) as agent,
         ExitStack() as stack,  # Closes a client that sends half a request, which must not delay the end.
     ):
         other.operator.drain("b")
@@ -144,7 +144,8 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
                 assert events.next_called("renewed", "fenced")["remaining"] > 0
             assert 3 not in other.led
         assert EXIT_DONE == exit_code(agent)
-        assert "" == agent.log.read_text()
+        # On a busy machine, an append may find SQLite locked all the time.
+        assert [] == [line for line in agent.log.read_text().splitlines() if "WARNING ledger.unavailable" not in line]
         until(lambda: PARTITIONS == len(other.led))
     assert not agent.socket.exists()
 
