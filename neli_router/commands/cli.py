@@ -17,6 +17,8 @@ from importlib.util import find_spec
 
 import click
 
+from neli_router.core.exit_codes import EXIT_INTERRUPTED
+
 __all__ = ["COMMANDS", "all_commands", "completion_command", "main"]
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
@@ -73,6 +75,12 @@ class _Lazy(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):  # Click would exit with 1, which says that a promise was broken.
+            raise SystemExit(EXIT_INTERRUPTED) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -27,7 +27,6 @@ import msgspec
 
 from neli_router.config.agent_address import read_token
 from neli_router.core.exit_codes import (
-    EXIT_INTERRUPTED,
     EXIT_LOST,
     EXIT_NO_AGENT,
     EXIT_NO_OWNER,
@@ -160,8 +159,6 @@ def _failing() -> Iterator[None]:
         raise failed(plain(str(error))) from None
     except NeliError as error:
         raise failed(error) from None
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def failed(error: NeliError | str, code: int = EXIT_USAGE) -> SystemExit:

@@ -31,7 +31,6 @@ from neli_router.commands.conventions import (
     time_stamp,
 )
 from neli_router.commands.hook import ChangeHook, hook_options
-from neli_router.core.exit_codes import EXIT_INTERRUPTED
 from neli_router.drivers.ledgers.base import Ledger
 from neli_router.errors import NeliError, plain
 from neli_router.protocols.protocol import Cause
@@ -193,8 +192,6 @@ def _by_ledger(address: str, follow: bool, limit: int) -> Iterator[tuple[EventLi
                 yield from ((line, True) for line in _follow(ledger, annals))
     except NeliError as error:
         raise failed(error) from None
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def _follow(ledger: Ledger, annals: Annals) -> Iterator[EventLine]:

@@ -26,7 +26,6 @@ from typing import Self
 import click
 
 from neli_router.commands.conventions import Seconds, options
-from neli_router.core.exit_codes import EXIT_INTERRUPTED
 from neli_router.errors import plain
 
 __all__ = ["QUEUE_MAX", "ChangeHook", "hook_options"]
@@ -88,8 +87,8 @@ class ChangeHook:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if not self._words:
             return
-        # A lost agent ends the watch with a code, and may be the very news that the command should get.
-        was_broken_off = kind is not None and not (isinstance(error, SystemExit) and error.code != EXIT_INTERRUPTED)
+        # A lost agent ends the watch with SystemExit, and may be the very news that the command should get.
+        was_broken_off = kind is not None and not isinstance(error, SystemExit)
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_INTERRUPTED, EXIT_USAGE
+from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.core.keyspace import PARTITIONS, SLOTS, Layout
 from neli_router.errors import MissingExtra, NeliError
 
@@ -126,8 +126,6 @@ def ticks_command(
     except NeliError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(EXIT_USAGE if isinstance(error, ValueError) else EXIT_BROKEN) from None
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
     click.echo(f"{ticks:,} ticks in {intervals} intervals are in {place}")
 
 
