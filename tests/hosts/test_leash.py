@@ -3,13 +3,17 @@
 test --starts--> parent --starts--> child, at the other end of a pipe, which ends when nothing of the two is left
 """
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
 
+from neli_router.core.exit_codes import EXIT_INTERRUPTED
 from tests.support.processes.forked import Program
 
 pytestmark = [
@@ -37,10 +41,11 @@ subprocess.Popen(leashed(["sh", "-c", script], by={by}))
 """
 
 SIMULATE = """
-import os, threading, time
+import os, signal, threading, time
 from pathlib import Path
 from neli_router.commands.cli import main
 from neli_router.hosts.descendants import children
+from neli_router.hosts.leash import end_with_parent
 
 def works(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) > 10
@@ -50,6 +55,8 @@ def watch():
         time.sleep(0.01)
     print("ready", flush=True)
 
+end_with_parent()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background job ignores it.
 threading.Thread(target=watch, daemon=True).start()
 main(["simulate", "--jobs", "2", "--seeds", "10000"])
 """
@@ -72,12 +79,19 @@ def test_a_child_ends_with_a_parent_that_is_killed(story: str, said: str, tmp_pa
         assert said == process.stdout.read()
 
 
-def test_the_workers_of_a_simulator_end_with_it_even_when_it_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", SIMULATE], stdout=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize(
+    ("send", "number", "code"),
+    [(os.kill, signal.SIGKILL, -signal.SIGKILL), (os.killpg, signal.SIGINT, EXIT_INTERRUPTED)],
+    ids=["killed", "Ctrl-C"],
+)
+def test_the_workers_of_a_simulator_end_with_it(send: Callable[[int, int], None], number: int, code: int) -> None:
+    command = [sys.executable, "-c", SIMULATE]
+    with subprocess.Popen(command, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         assert "ready\n" == process.stdout.readline()
-        process.kill()
-        assert "" == process.stdout.read()
+        send(process.pid, number)
+        assert [] == [line for line in process.stdout if " of 10000 seeds" not in line]
+        assert code == process.wait()
 
 
 def test_a_child_whose_parent_is_gone_already_does_not_begin(tmp_path: Path) -> None:

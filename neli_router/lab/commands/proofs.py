@@ -6,6 +6,7 @@ neli explore       every interleaving of a small group
 """
 
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -155,8 +156,10 @@ def _explore(bounds: AnyBounds) -> None:
         progress.tell(f"depth {report.depth}: {report.states:,} states, {report.steps:,} steps")
 
     covers = ElectorCover().covers if isinstance(bounds, ElectorBounds) else lambda key: False
-    report = explore(miniatures_of(bounds), tell, covers=covers, states_max=bounds.states_max)
-    progress.end()
+    try:
+        report = explore(miniatures_of(bounds), tell, covers=covers, states_max=bounds.states_max)
+    finally:
+        progress.end()
     verdict = "complete" if report.complete else "as far as it came"
     if report.trace is not None:
         verdict = "a rule is broken"
@@ -215,24 +218,32 @@ def simulate_command(
         return
     progress, started, traces = _Progress(), monotonic(), dict[int, str]()
     counts: Counter[str] = Counter()
-    with ProcessPoolExecutor(jobs, initializer=end_with_parent) as pool:  # Workers of a killed pool would wait forever.
-        chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
-        futures = [pool.submit(asked.run_some, chunk) for chunk in chunks]
-        for future in as_completed(futures):
-            for result in future.result():
-                traces[result.seed] = result.trace
-                counts += result.counts
-                if result.violation is not None:
-                    pool.shutdown(cancel_futures=True)  # With wait=False, the end of `with` would undo it.
-                    progress.end()
-                    _show(result, asked)
-                    raise SystemExit(EXIT_BROKEN)
-            progress.tell(f"{len(traces)} of {seeds} seeds")
-    progress.end()
+    with ProcessPoolExecutor(jobs, initializer=_begin_worker) as pool:
+        try:
+            chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
+            futures = [pool.submit(asked.run_some, chunk) for chunk in chunks]
+            for future in as_completed(futures):
+                for result in future.result():
+                    traces[result.seed] = result.trace
+                    counts += result.counts
+                    if result.violation is not None:
+                        progress.end()
+                        _show(result, asked)
+                        raise SystemExit(EXIT_BROKEN)
+                progress.tell(f"{len(traces)} of {seeds} seeds")
+        finally:
+            progress.end()
+            pool.shutdown(cancel_futures=True)  # The end of `with` would wait for all chunks, even after Ctrl-C.
     click.echo(f"simulate: {seeds} seeds from {start}: every promise held, {monotonic() - started:.0f} s")
     click.echo("  " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))
     every = "".join(trace for _, trace in sorted(traces.items()))
     click.echo(f"  traces {blake2b(every.encode(), digest_size=8).hexdigest()}")
+
+
+def _begin_worker() -> None:
+    """A worker ends with the command, and never on its own."""
+    end_with_parent()  # It waits for the next chunk on a pipe of which it holds the other end, too.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _seed(text: str) -> int:
