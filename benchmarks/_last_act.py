@@ -28,7 +28,7 @@ from neli_router.agent import Client
 from neli_router.config.config import Config
 from neli_router.core.keyspace import Layout
 from neli_router.errors import NeliError
-from neli_router.lab.processes.group import act_at_rest
+from neli_router.lab.processes.group import send_at_rest
 from neli_router.member.member import Member
 from neli_router.protocols.protocol import Acquired, Event
 from tests.support.waiting import PATIENCE
@@ -131,9 +131,9 @@ class _Group:
             began_at = time.monotonic()
             match fault:
                 case "agent_killed":
-                    act_at_rest(self.ledger, agent.kill)
+                    send_at_rest(signal.SIGKILL, agent.pid, self.ledger)
                 case "agent_stopped":
-                    act_at_rest(self.ledger, lambda: agent.send_signal(signal.SIGSTOP))
+                    send_at_rest(signal.SIGSTOP, agent.pid, self.ledger)
                 case _:
                     self._pin("second")
                     _until(lambda: page.was_asked_to_stop() or run.poll() is not None)

@@ -16,7 +16,7 @@ from neli_router.agent.client.client import Client
 from neli_router.core.clock import host_clock
 from neli_router.hosts.descendants import children
 from neli_router.hosts.guardian import margin_of
-from neli_router.lab.processes.group import act_at_rest
+from neli_router.lab.processes.group import send_at_rest
 from tests.support.agents.processes import AgentProcess, agents
 from tests.support.agents.stand_in import PATIENCE, StandIn, standing_in
 from tests.support.processes.forked import Program, lives
@@ -426,7 +426,7 @@ def with_a_command(hosts: Sequence[Host]) -> Sequence[Host]:
 def test_when_an_agent_ends_its_command_ends_before_another_begins(settled: Settled, number: signal.Signals) -> None:
     first, second = with_a_command(settled(1, 1))
     gone = first.pids
-    act_at_rest(first.folder / "ledger.db", lambda: first.agent.signal(number))
+    send_at_rest(number, -first.agent.pid, first.folder / "ledger.db")
     until(lambda: second.pids)
     assert none_lives(gone)
     assert 75 == first.run.wait(PATIENCE)

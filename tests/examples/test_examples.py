@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ import neli_router
 from examples.client import ask
 from neli_router import Router
 from neli_router.errors import NoOwner
-from neli_router.lab.processes.group import act_at_rest
+from neli_router.lab.processes.group import send_at_rest
 from tests.examples.record import KILLS, Record
 from tests.support.servers.process import free_port
 from tests.support.waiting import PATIENCE, beside, until
@@ -84,7 +83,7 @@ class Fleet:
                 pass
 
     def _freeze(self, pid: int) -> None:
-        act_at_rest(self.folder / "ledger.db", partial(os.kill, pid, signal.SIGSTOP))
+        send_at_rest(signal.SIGSTOP, pid, self.folder / "ledger.db")
 
     def end(self) -> None:
         """SIGTERM for all that live, and each ends in good order."""

@@ -30,6 +30,7 @@ from neli_router.agent import Client
 from neli_router.core.keyspace import Layout
 from neli_router.errors import NoAgent
 from neli_router.fence.delta import FencedTable
+from neli_router.lab.processes.group import send
 from tests.provider.conftest import open_streams
 from tests.provider.submissions import Submission, resume
 from tests.status.conftest import one_browser as _browser  # noqa: F401 - the fixture `browser`.
@@ -345,7 +346,7 @@ def test_a_job_that_loses_its_role_is_refused_and_retried_where_it_is_led(place:
     frozen = at_work(place, folder, run, 2)
     guards, job = (frozen.task, *frozen.wardens), frozen.left
     for pid in (*guards, *job):
-        os.kill(pid, signal.SIGSTOP)
+        send(signal.SIGSTOP, pid)
     with second.client() as client:
         client.drain(first.name, undo=True)
     second.kill()

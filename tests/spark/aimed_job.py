@@ -25,10 +25,10 @@ JOB = Path(__file__).parents[2] / "dags" / "jobs" / "publish_prices.py"
 __all__: list[str] = []
 
 STOPPER = """
-import os, signal, sys
-from neli_router.lab.processes.group import act_at_rest
+import signal, sys
+from neli_router.lab.processes.group import send_at_rest
 
-act_at_rest(sys.argv[1], lambda: os.killpg(int(sys.argv[2]), signal.SIGSTOP))
+send_at_rest(signal.SIGSTOP, -int(sys.argv[2]), sys.argv[1])
 """
 
 

@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from neli_router.drivers.ledgers.sqlite.file import SqliteFile
 from neli_router.lab.referee import Life, LifePhase, Verdict, in_true_time, judged
 from neli_router.status.notes import Note, NoteReader
 
-__all__ = ["PATIENCE", "MemberProcess", "ProcessGroup", "act_at_rest", "led_elsewhere", "shared_by"]
+__all__ = ["PATIENCE", "MemberProcess", "ProcessGroup", "led_elsewhere", "send", "send_at_rest", "shared_by"]
 
 PATIENCE = 180.0
 """Seconds to wait before giving up on something that must happen. It takes two or three; more on a busy machine."""
@@ -41,14 +40,35 @@ LOOK_EVERY = 0.01
 processes."""
 
 
-def act_at_rest(ledger: Path | str, act: Callable[[], object]) -> None:
-    """Send a signal at a moment at which no process is writing to the SQLite `ledger`.
+def send(number: int, pid: int) -> None:
+    """Send a signal to a process, or to a process group if `pid` is negative, and wait until SIGSTOP has stopped it.
+
+    SIGSTOP wakes one thread, which then stops the others. On a busy machine they go on until it gets its turn.
+    """
+    os.kill(pid, number)
+    give_up_at = host_clock() + PATIENCE
+    while number == signal.SIGSTOP and not _stands_still(pid) and host_clock() < give_up_at:
+        time.sleep(LOOK_EVERY / 10)  # A ledger may wait for us.
+
+
+def send_at_rest(number: int, pid: int, ledger: Path | str) -> None:
+    """Send a signal while no process is writing to the SQLite `ledger`.
 
     A process that is stopped in the middle of a transaction keeps its lock, so every other append waits until it is
-    woken up. That breaks no promise, but it is an outage, not a failover. So the signal is sent while we hold the lock.
+    woken up. That breaks no promise, but it is an outage, not a failover. So we hold the lock meanwhile.
     """
     with closing(SqliteFile(ledger, create=False, busy_max=PATIENCE)) as file:
-        file.write("sending a signal", lambda _: act(), lasting=False)
+        file.write("sending a signal", lambda _: send(number, pid), lasting=False)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether all threads are stopped or gone, as far as this system tells."""
+    for thread in Path("/proc").glob(f"{pid if pid > 0 else '[0-9]*'}/task/*/stat"):
+        with suppress(OSError):  # It has ended.
+            state, _, group = thread.read_bytes().rpartition(b")")[2].split()[:3]
+            if state not in b"TZX" and (pid > 0 or int(group) == -pid):
+                return False
+    return True
 
 
 class MemberProcess:
@@ -97,11 +117,10 @@ class MemberProcess:
     def stop(self, *, at_rest: Path | None = None) -> float:
         """Stop it; returns the time just after that. With `at_rest`, not while it writes to that ledger."""
         self.life.phase = LifePhase.STOPPED
-        stop = partial(self._process.send_signal, signal.SIGSTOP)
-        if at_rest is None:
-            stop()
-        else:
-            act_at_rest(at_rest, stop)
+        if self.is_running and at_rest is not None:
+            send_at_rest(signal.SIGSTOP, self.life.pid, at_rest)
+        elif self.is_running:
+            send(signal.SIGSTOP, self.life.pid)
         return host_clock()
 
     def resume(self) -> float:

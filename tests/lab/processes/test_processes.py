@@ -10,6 +10,8 @@
 """
 
 import os
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,7 +22,7 @@ import pytest
 
 from neli_router.commands.audit import acts_in
 from neli_router.lab.moves import History, history_of
-from neli_router.lab.processes.group import MemberProcess, ProcessGroup
+from neli_router.lab.processes.group import MemberProcess, ProcessGroup, send
 from neli_router.lab.processes.worker import EXIT_REPLACED
 from neli_router.lab.referee import Verdict
 from neli_router.protocols.induction.records import Certify, Expire
@@ -28,6 +30,7 @@ from neli_router.status.audit import Audit
 from tests.chaos import report
 from tests.support.audited import audited
 from tests.support.draws import SEED, SNAPSHOT_EVERY, say
+from tests.support.processes.forked import Program
 from tests.support.processes.ledger_copy import LedgerCopy
 from tests.support.processes.storm import BaseStorm, Fault
 
@@ -135,6 +138,33 @@ def has_seen(verdict: Verdict, history: History) -> bool:
     moved = len(names) == PARTITIONS and all(len(who) > 1 for who in names)
     ended = history.departed_by(Expire) and history.departed_by(Certify)
     return bool(ended) and moved and verdict.acts > 100 * PARTITIONS and verdict.takeovers > 0 and verdict.handovers > 0
+
+
+BUSY = """
+import threading, time
+
+def spin():
+    while True:
+        pass
+
+for _ in range(4):
+    threading.Thread(target=spin, daemon=True).start()
+print("ready", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list the states of threads")
+@pytest.mark.parametrize("sign", [1, -1], ids=["process", "group"])
+def test_a_process_that_was_stopped_stands_still(sign: int, tmp_path: Path) -> None:
+    """Or it could be stopped within a transaction: after the signal was sent, and before it was heeded."""
+    with Program(BUSY, folder=tmp_path, own_group=True) as process:
+        assert "ready\n" == process.stdout.readline()
+        for _ in range(20):
+            send(signal.SIGSTOP, sign * process.pid)
+            threads = Path(f"/proc/{process.pid}/task").glob("*/stat")
+            assert ["T"] * 5 == [thread.read_text().rpartition(")")[2].split()[0] for thread in threads]
+            send(signal.SIGCONT, sign * process.pid)
 
 
 def test_no_two_processes_ever_act_for_one_partition_at_once(tmp_path: Path) -> None:

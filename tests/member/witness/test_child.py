@@ -27,6 +27,7 @@ from neli_router.core.keyspace import Layout
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.errors import ConfigError
 from neli_router.hosts.descendants import children
+from neli_router.lab.processes.group import send
 from neli_router.member.member import Member
 from neli_router.member.witness import child, child_program
 from neli_router.member.witness.child_program import LENT_MAX, SharedPage, certify
@@ -188,7 +189,7 @@ def test_a_member_whose_child_dies_with_it_is_expired_as_one_that_has_none(tmp_p
     with Watched(tmp_path, PLAIN, lease=1.0) as member, Member(config) as beta:
         until(lambda: beta.incarnation in beta.state.seats)
         child = member.child
-        os.kill(member.pid, signal.SIGSTOP)  # Otherwise it might start another child before it is killed.
+        send(signal.SIGSTOP, member.pid)  # Otherwise it might start another child before it is killed.
         os.kill(child, signal.SIGKILL)
         member.kill()
         until(lambda: 4 == len(beta.led))

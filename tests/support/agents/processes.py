@@ -14,6 +14,7 @@ from neli_router.agent import Client
 from neli_router.core.closing import Closing
 from neli_router.errors import NeliError
 from neli_router.hosts.leash import leashed
+from neli_router.lab.processes.group import send
 from tests.support.given import spelled
 from tests.support.waiting import PATIENCE, until
 
@@ -64,6 +65,11 @@ class AgentProcess(Closing):
     def connection(self) -> str:
         """The text for AIRFLOW_CONN_NELI_DEFAULT."""
         return spelled(address=self.address)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was started"
+        return self._process.pid
 
     def client(self) -> Client:
         return Client(self.address, timeout=PATIENCE)
@@ -118,8 +124,7 @@ class AgentProcess(Closing):
         return self._process.wait(PATIENCE)
 
     def signal(self, number: signal.Signals) -> None:
-        assert self._process is not None, "it was started"
-        os.killpg(self._process.pid, number)
+        send(number, -self.pid)
 
     def close(self) -> None:
         self.kill()

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from neli_router.hosts.leash import leashed
-from tests.support.processes.forked import state_of
-from tests.support.waiting import PATIENCE, until
+from neli_router.lab.processes.group import send
+from tests.support.waiting import PATIENCE
 
 __all__ = ["Options", "ServerProcess", "free_port", "free_udp_ports", "until_asked_to_end"]
 
@@ -160,8 +160,7 @@ class ServerProcess:
             process.wait(PATIENCE)
 
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-        until(lambda: state_of(self.pid) in "TZX", "the stop of the process")
+        send(signal.SIGSTOP, self.pid)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
