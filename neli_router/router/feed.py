@@ -414,9 +414,12 @@ class Watchdog:
         with self._changed:
             self._watched.add(feed)
             self.nudge()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="neli-watchdog", daemon=True)
-                self._thread.start()
+            if self._thread is not None:
+                return
+            self._thread = thread = threading.Thread(target=self._run, name="neli-watchdog", daemon=True)
+        # Without our lock, because it takes a while on a busy machine. A signal handler may close a member meanwhile,
+        # and so wait for a thread that calls `nudge`.
+        thread.start()
 
     def unwatch(self, feed: Feed) -> None:
         """Stop checking `feed`."""

@@ -290,3 +290,21 @@ def test_the_watchdog_looks_again_when_it_is_nudged() -> None:
     watchdog.nudge()
     assert egg.spoilt.wait(PATIENCE)
     watchdog.unwatch(egg)
+
+
+def test_nobody_waits_for_the_watchdog_while_its_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler that closes a member then waits for a thread that nudges it."""
+    watchdog, egg, begin = Watchdog(), Egg(), threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "neli-watchdog":
+            other = threading.Thread(target=watchdog.nudge)
+            other.start()
+            other.join(PATIENCE)
+            assert not other.is_alive()
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    watchdog.watch(egg)
+    assert egg.spoilt.wait(PATIENCE)
+    watchdog.unwatch(egg)
