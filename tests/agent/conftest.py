@@ -53,7 +53,7 @@ def with_another_member(one_pair: Pair) -> Iterator[Pair]:
     agent, other = one_pair
     yield agent, other
     for partition in other.state.pins:
-        other.operator.pin(partition, None)
+        other.operator.pin(partition, None, timeout=PATIENCE)
     until(lambda: PARTITIONS == len(other.led) and not agent.agent.traffic.streams, "the rest of the pair")
 
 

@@ -11,7 +11,7 @@ from neli_router.config.agent_options import AgentOptions
 from neli_router.core.keyspace import Layout
 from neli_router.member.member import Member
 from tests.support.agents.running import DRAIN, LEASE, PARTITIONS, STEADY, Running, configured, paired, running
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 ROLE = "3"
 
@@ -57,7 +57,7 @@ def test_streams_tell_a_tenure_to_its_end_and_then_give_the_role_back(follower: 
         name, waiting = events.next()
         assert ("waiting", False) == (name, waiting["leads"])
         assert waiting["why"].startswith("b owns it under term ")
-        other.operator.pin(3, "a")
+        other.operator.pin(3, "a", timeout=PATIENCE)
         for client in clients:
             await_event(client, b"acquired")
         acquired = events.next_called("acquired")
@@ -66,7 +66,7 @@ def test_streams_tell_a_tenure_to_its_end_and_then_give_the_role_back(follower: 
         assert 0 < acquired["remaining"] <= STEADY
         renewed = events.next_called("renewed")
         assert (True, acquired["term"]) == (renewed["leads"], renewed["term"])
-        other.operator.pin(3, None)  # The agent is drained, so the role goes back.
+        other.operator.pin(3, None, timeout=PATIENCE)  # The agent is drained, so the role goes back.
         revoked = events.next_called("revoked")
         assert (True, "another member is to have it") == (revoked["leads"], revoked["why"])
         assert revoked["remaining"] > 0
@@ -86,7 +86,7 @@ def test_streams_are_told_another_reason_to_wait_and_the_agents_end(tmp_path: Pa
         assert "waiting" == waiting.next()[0]
         watching.next()
         with Member(configured(tmp_path, "c")):
-            other.operator.pin(3, "c")
+            other.operator.pin(3, "c", timeout=PATIENCE)
             while not waiting.next_called("waiting")["why"].startswith("c owns it"):
                 pass
         agent.stop()
@@ -122,12 +122,12 @@ def test_a_watch_begins_with_what_is_and_goes_on_with_what_changes(follower: Run
         views = [events.next()[1] for _ in range(PARTITIONS)]
         assert [("b", i) for i in range(PARTITIONS)] == [(view["name"], view["partition"]) for view in views]
         assert "b" == one.next_called("owner")["name"]
-        other.operator.pin(3, "a")
+        other.operator.pin(3, "a", timeout=PATIENCE)
         moved = events.next_called("owner")
         assert ("a", 3, None) == (moved["name"], moved["partition"], moved["slot"])
         assert "a" == client.get("/v1/owner", params={"partition": "3"}).json()["name"]
         partition = Layout(partitions=PARTITIONS).partition("k")
-        other.operator.pin(partition, "a")
+        other.operator.pin(partition, "a", timeout=PATIENCE)
         moved = one.next_called("owner")
         assert ("a", partition) == (moved["name"], moved["partition"])
         for query in ("key=a&partition=1", "nothing=1"):
@@ -139,7 +139,7 @@ def test_the_status_is_shown_again_when_something_changes_and_as_leases_run(foll
         name, status = events.next()
         assert ("status", ["b", "a"]) == (name, [member["name"] for member in status["members"]])
         assert 2 == len([events.next_called("changed")["members"] for _ in range(2)])  # Only time has passed.
-        other.operator.pin(3, "nobody-yet")  # No owner changes.
+        other.operator.pin(3, "nobody-yet", timeout=PATIENCE)  # No owner changes.
         while "nobody-yet" != events.next_called("changed")["table"]["partitions"][3]["pinned"]:
             pass
     # Changes that come together are shown together.
@@ -202,7 +202,7 @@ def test_a_watcher_that_does_not_read_is_cut_off(
 
         until(fill, "the cut")
         assert "b" == events.next_called("owner")["name"]
-        other.operator.pin(3, "a")
+        other.operator.pin(3, "a", timeout=PATIENCE)
         assert "a" == events.next_called("owner")["name"]
 
 

@@ -56,7 +56,7 @@ def test_without_the_option_a_weight_of_0_is_the_operators(tmp_path: Path, monke
     with running(configured(tmp_path, lease=1.0), AgentOptions(f"{tmp_path}/a.sock")) as agent:
         agent.await_ready()
         member = agent.agent.member
-        member.operator.weigh("a", 0)
+        member.operator.weigh("a", 0, timeout=PATIENCE)
         with Client(agent.options.socket, timeout=PATIENCE) as client, client.leading(3):
             began_at = member.state.at
             until(lambda: member.state.at > began_at + 5, "some heartbeats")

@@ -122,7 +122,7 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
         AgentProcess("a", tmp_path, "--log-level", "warning", **patient) as agent,
         ExitStack() as stack,  # Closes a client that sends half a request, which must not delay the end.
     ):
-        other.operator.drain("b")
+        other.operator.drain("b", timeout=PATIENCE)
         broken = stack.enter_context(socket.socket(socket.AF_UNIX))
         broken.connect(str(agent.socket))
         broken.sendall(b"POST /v1/owners HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
@@ -130,9 +130,9 @@ def test_sigterm_lets_the_programs_finish_and_hands_over(tmp_path: Path) -> None
         with asker.stream("GET", "/v1/leadership/events?partition=3") as answer:
             events = Events(answer)
             events.next_called("acquired")
-            other.operator.drain("b", undo=True)
-            other.operator.drain("a")
-            other.operator.drain("a", undo=True)
+            other.operator.drain("b", undo=True, timeout=PATIENCE)
+            other.operator.drain("a", timeout=PATIENCE)
+            other.operator.drain("a", undo=True, timeout=PATIENCE)
             agent.signal(signal.SIGTERM)
             events.next_called("revoked")
             until(lambda: "this agent is being stopped" == second.get("/ready").json().get("found"))
@@ -288,7 +288,7 @@ def test_a_weight_that_a_wish_overrules_is_logged(
     tmp_path: Path, options: AgentOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Member(configured(tmp_path, "b")) as other:
-        other.operator.weigh("a", 7)
+        other.operator.weigh("a", 7, timeout=PATIENCE)
         for weight, expected in ((1, True), (7, False)):
             caplog.clear()
             with running(configured(tmp_path, weight=weight), options) as agent:

@@ -37,7 +37,7 @@ def host_client(host: Running) -> Iterator[Client]:
 
 def give(agent: Running, other: Member) -> None:
     for partition in (3, 5):
-        other.operator.pin(partition, "a")
+        other.operator.pin(partition, "a", timeout=PATIENCE)
     until(lambda: {3, 5} == set(agent.agent.member.led))
 
 
@@ -159,7 +159,7 @@ def test_a_share_has_what_the_host_leads_and_the_next_one_more(
     with host_client.share(timeout=PATIENCE) as share, host_client.share([0, 1, 2, 3]) as part:
         assert ({3, 5}, {3: led[3]}, led) == (set(led), part.terms, share.terms)
         assert (True, "a", DRAIN) == (0 < share.remaining() <= STEADY, share.member, share.drain_timeout)
-        other.operator.pin(6, "a")
+        other.operator.pin(6, "a", timeout=PATIENCE)
         until(lambda: 6 in share.more)
         assert ({3, 5}, False, False) == (set(share.terms), share.holds(6), bool(share.ending))
         with pytest.raises(LeaseLost, match="it was not led here when this share began"):
@@ -183,7 +183,7 @@ async def test_leases_are_renewed_even_while_a_revoked_partition_is_finished(
     """
     with host_client.share(timeout=PATIENCE) as share, host_client.leading(5, timeout=PATIENCE) as lease:
         async with AsyncClient(host.options.socket or "", timeout=PATIENCE) as one, one.leading(3) as kept:
-            other.operator.pin(5, None)  # The agent is drained, so the partition goes back.
+            other.operator.pin(5, None, timeout=PATIENCE)  # The agent is drained, so the partition goes back.
             assert share.ending.wait(PATIENCE)
             assert lease.revoked.wait(PATIENCE)
             end = host_clock() + 1.25 * STEADY
@@ -205,7 +205,7 @@ def test_a_client_that_does_not_finish_in_time_is_fenced_for_that_partition_alon
         ):
             term = events.next_called("acquired")["term"]
             with pytest.raises(LeaseLost), client.share() as share:  # noqa: PT012 - its end raises.
-                other.operator.pin(5, None)
+                other.operator.pin(5, None, timeout=PATIENCE)
                 rests = []
                 while (news := events.next())[0] != "fenced":
                     rests.append(news[1]["remaining"])
@@ -230,7 +230,7 @@ def test_a_share_of_what_is_led_elsewhere_waits_and_says_why(other: Member, host
     ):
         raise AssertionError("b leads them")
     with (
-        whenever(lambda: True, lambda: other.operator.pin(1, "a")),
+        whenever(lambda: True, lambda: other.operator.pin(1, "a", timeout=PATIENCE)),
         host_client.share([0, 1], timeout=PATIENCE) as share,
     ):
         assert {1} == set(share.terms)

@@ -20,7 +20,7 @@ from tests.support.agents.running import PARTITIONS, configured
 from tests.support.agents.stand_in import FOUNDED, StandIn, whenever
 from tests.support.commands import neli
 from tests.support.processes.forked import Program, lives
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 TOKEN = "correct-horse-battery"  # noqa: S105 - for tests only.
 
@@ -165,7 +165,7 @@ def test_a_ledger_without_any_agent_is_followed_and_tells_its_whole_past(tmp_pat
         assert member.pulse(60.0)
         with Program(code, *given, "--follow", folder=tmp_path) as process:
             assert "a joined" in process.stdout.readline()
-            member.operator.drain("a")
+            member.operator.drain("a", timeout=PATIENCE)
             assert "a was drained by a" in process.stdout.readline()
     lines = neli("events", *given).stdout.splitlines()
     times, texts = zip(*(line.split("  ", 1) for line in lines), strict=True)

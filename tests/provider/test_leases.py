@@ -284,12 +284,12 @@ def test_a_revoked_lease_lets_the_work_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with paired(tmp_path, drain_timeout=PATIENCE) as (agent, other):
-        other.operator.pin(0, "a")
+        other.operator.pin(0, "a", timeout=PATIENCE)
         until(lambda: 0 in agent.agent.member.led, "the role")
         monkeypatch.setenv("AIRFLOW_CONN_NELI_DEFAULT", spelled(address=f"unix:{agent.options.socket}"))
         with NeliHook() as hook, holding(hook, 0) as lease:
             assert not lease.revoked
-            other.operator.pin(0, None)
+            other.operator.pin(0, None, timeout=PATIENCE)
             assert lease.revoked.wait(PATIENCE)
             lease.check()
             until(lambda: "s to finish" in caplog.text)

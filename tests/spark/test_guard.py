@@ -113,13 +113,13 @@ def group(folder: Path, *, drain_timeout: float) -> Iterator[tuple[Running, Memb
 
 def give(place: tuple[Running, Member, Client]) -> None:
     agent, other, _ = place
-    other.operator.pin(ROLE, "a")
+    other.operator.pin(ROLE, "a", timeout=PATIENCE)
     until(lambda: ROLE in agent.agent.member.led)
 
 
 def take(place: tuple[Running, Member, Client]) -> None:
     """The role goes back when the work has finished or the drain timeout is over."""
-    place[1].operator.pin(ROLE, None)
+    place[1].operator.pin(ROLE, None, timeout=PATIENCE)
 
 
 def endless(spark: SparkSession) -> None:

@@ -216,7 +216,7 @@ def paired(folder: Path, **options: Any) -> Iterator[tuple[Running, Member]]:
     """The agent of a drained member "a", which leads nothing, and a member "b" that leads all and can hand it over."""
     config, its = (configured(folder, name, **{"lease": STEADY, **options}) for name in ("a", "b"))
     with Member(its) as other:
-        other.operator.drain("a")
+        other.operator.drain("a", timeout=PATIENCE)
         with running(config, AgentOptions(socket=f"{folder}/agent.sock")) as agent:
             until(lambda: PARTITIONS == len(other.led), "the lead of all partitions")  # Both wait for the same lease.
             agent.await_ready()
@@ -224,8 +224,13 @@ def paired(folder: Path, **options: Any) -> Iterator[tuple[Running, Member]]:
 
 
 def over_once_told(block: Block) -> Block:
-    """The timeout of `block` ends as soon as it knows why it waits. A fixed short timeout could end before that on a
-    busy machine, and the error would not say why."""
+    """The timeout of `block` ends as soon as it knows why it waits, except for a ledger that is locked for a moment. A
+    fixed short timeout could end before that on a busy machine, and the error would not say why."""
     hours = count(1)
-    block.report.clock = lambda: host_clock() + (3600.0 * next(hours) if block.report.why else 0.0)
+
+    def clock() -> float:
+        why = block.report.why
+        return host_clock() + (3600.0 * next(hours) if why and "out of reach" not in why else 0.0)
+
+    block.report.clock = clock
     return block
