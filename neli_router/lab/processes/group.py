@@ -43,11 +43,14 @@ processes."""
 def send(number: int, pid: int) -> None:
     """Send a signal to a process, or to a process group if `pid` is negative, and wait until SIGSTOP has stopped it.
 
-    SIGSTOP wakes one thread, which then stops the others. On a busy machine they go on until it gets its turn.
+    SIGSTOP wakes one thread, which then stops the others. On a busy machine they go on until it gets its turn. Raises
+    TimeoutError if they still do after PATIENCE.
     """
     os.kill(pid, number)
     give_up_at = host_clock() + PATIENCE
-    while number == signal.SIGSTOP and not _stands_still(pid) and host_clock() < give_up_at:
+    while number == signal.SIGSTOP and not _stands_still(pid):
+        if host_clock() > give_up_at:
+            raise TimeoutError(f"process {pid} was to stand still, but after {PATIENCE:g} s it still runs")
         time.sleep(LOOK_EVERY / 10)  # A ledger may wait for us.
 
 
@@ -62,7 +65,7 @@ def send_at_rest(number: int, pid: int, ledger: Path | str) -> None:
 
 
 def _stands_still(pid: int) -> bool:
-    """Whether all threads are stopped or gone, as far as this system tells."""
+    """Whether all threads are stopped or gone, as far as this system shows them."""
     for thread in Path("/proc").glob(f"{pid if pid > 0 else '[0-9]*'}/task/*/stat"):
         with suppress(OSError):  # It has ended.
             state, _, group = thread.read_bytes().rpartition(b")")[2].split()[:3]

@@ -27,12 +27,12 @@ from neli_router.core.closing import Closing
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.errors import LedgerUnavailable
 from neli_router.hosts.descendants import children
-from neli_router.lab.processes.group import send
 from neli_router.member.witness import locks
 from neli_router.member.witness.locks import PEERS, PeerWitness
 from neli_router.protocols.induction.fold import FOLD_VERSIONS, State, fold
 from neli_router.protocols.induction.records import Certify, Join, Leave, decode, encode
 from tests.member.witness.records_of import LedgerRecords
+from tests.support.processes.forked import state_of
 from tests.support.records import genesis
 from tests.support.waiting import until
 
@@ -60,7 +60,8 @@ class Peer:
         os.kill(self.pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        send(signal.SIGSTOP, self.pid)
+        os.kill(self.pid, signal.SIGSTOP)
+        until(lambda: "T" == state_of(self.pid), "it stands still")
 
 
 class Nursery(Closing):

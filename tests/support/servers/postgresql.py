@@ -37,7 +37,8 @@ from typing import Any, Self, Unpack
 
 from neli_router.hosts.descendants import children
 from neli_router.lab.private_postgresql import forget_segment, owner, programs
-from tests.support.processes.forked import lives, state_of
+from neli_router.lab.processes.group import send
+from tests.support.processes.forked import lives
 from tests.support.servers.process import Options, ServerProcess, free_port, until_asked_to_end
 from tests.support.waiting import until
 
@@ -142,7 +143,6 @@ class Postgresql(ServerProcess):
         for pid in children(self.pid):
             self._frozen.append(pid)
             _send(pid, signal.SIGSTOP)
-        until(lambda: all(state_of(pid) in "TZX" for pid in self._frozen), "the stop of all its processes")
 
     def thaw(self) -> None:
         while self._frozen:
@@ -265,7 +265,7 @@ def _as_user() -> list[str]:
 
 def _send(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        os.kill(pid, number)
+        send(number, pid)
 
 
 def main() -> None:
