@@ -18,6 +18,11 @@ SPARK := .make/spark-4.3
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
+# On Linux, what a recipe runs ends when make is killed, and takes its servers with it.
+ifeq ($(shell setpriv --pdeathsig TERM echo leashed 2>/dev/null),leashed)
+SHELL := setpriv
+.SHELLFLAGS := --pdeathsig TERM bash $(.SHELLFLAGS)
+endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Tests start hundreds of processes. With this variable, which some containers set, each would compile all it imports.
