@@ -10,9 +10,12 @@ an error, and systemd's `Restart=on-failure` would start the program again. SIGH
 
 **Why a signal may have to wait.** Python runs a signal's handler between any two steps of the main thread. An error
 that is raised while a member opens, closes or takes its lock could leave it half open, or its lock held forever. So
-while the main thread is inside of this package, the handler raises nothing, and the signal is sent again a moment
-later. A wait in there may take hours: it is woken, and raises where that does no harm. Only the wait of `close` goes
-on, because it is the handover that the signal asks for.
+while the main thread is inside of this package, the handler raises nothing, and the signal is sent again every few
+milliseconds. A wait in there may take hours: it is woken, and raises where that does no harm. Only the wait of `close`
+goes on, because it is the handover that the signal asks for.
+
+**What Python may miss.** A signal that arrives in the microseconds before the main thread falls asleep does not wake
+it: its handler runs after that sleep. So a program that sleeps a second at a time may end a second later.
 """
 
 import _thread
@@ -53,7 +56,7 @@ class Signals:
         """The condition that the main thread waits on in a member."""
         self.cancel: Callable[[], object] | None = None
         """Cancels the program, if it runs in an event loop."""
-        self._is_ending = self._is_again = False
+        self.is_ending = self._is_due = self._is_again = False
         self._came_at = 0.0
         self._process = os.getpid()
 
@@ -64,8 +67,8 @@ class Signals:
 
     def check(self) -> bool:
         """End the program if a signal came. Call this where an error does no harm; the answer is False."""
-        if self.came and not self._is_ending and self.cancel is None:
-            self._is_ending = True
+        if self.came and not self.is_ending and self.cancel is None:
+            self.is_ending = True
             raise SystemExit(0)
         return False
 
@@ -75,27 +78,32 @@ class Signals:
         if os.getpid() != self._process or (is_second and time.monotonic() > self._came_at + TWICE):
             signal.signal(number, signal.SIG_DFL)  # A forked child has nothing to hand over.
             signal.raise_signal(number)
-        if is_second:
+        if is_second or self.is_ending:
             return
         if not self.came:
             self.came, self._came_at = True, time.monotonic()
         if self.cancel is not None:
+            self.is_ending = True
             self.cancel()
             return
         while frame is not None and not frame.f_globals.get("__name__", "").startswith(_HERE):
             frame = frame.f_back
         if frame is None or frame.f_code is run.__code__:
             self.check()
-        elif not self._is_ending:
+        elif not self._is_due:
+            self._is_due = True
             _thread.start_new_thread(self._again, (number,))  # This thread may hold the locks that `threading` takes.
 
     def _again(self, number: int) -> None:
-        time.sleep(AGAIN_EVERY)
-        if (changed := self.waits) is not None:
-            with changed:
-                changed.notify_all()
-        self._is_again = True
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        while not self.is_ending:
+            time.sleep(AGAIN_EVERY)
+            if (changed := self.waits) is not None:
+                with changed:
+                    changed.notify_all()
+            if self._is_again:  # The main thread may handle the last one and this one, or only one of them.
+                self._came_at = time.monotonic()
+            self._is_again = True
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 @overload
@@ -122,7 +130,7 @@ def run(main: Callable[[], Any]) -> Any:
         if inspect.iscoroutine(answer):
             answer = _run_in_loop(signals, answer)
     finally:
-        Signals.present = None
+        Signals.present, signals.is_ending = None, True
         if not signals.came:  # Otherwise they stay until the process ends: the signal may be sent once more.
             for number, handler in before.items():
                 signal.signal(number, handler)

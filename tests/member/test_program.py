@@ -12,6 +12,7 @@ import pytest
 
 from neli_router import run
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
+from neli_router.member.program import Signals
 from neli_router.protocols.induction.records import Leave, decode
 from tests.support.processes.forked import Program
 from tests.support.waiting import PATIENCE
@@ -54,13 +55,14 @@ run(main)
 print("not reached")
 """
 
+# Naps, because a signal that comes just before a wait begins does not end it.
 PLACES = {
-    "asleep": "time.sleep(3600)",
-    "before a lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "asleep": "while True: time.sleep(0.1)",
+    "before a lock": "lock = threading.Lock(); lock.acquire()\n        while True: lock.acquire(timeout=0.1)",
     "in its changes": "for _ in member.changes(): pass",
     "in a wait": "member.wait()",
     "in a member's code": "while True: member.lease('key'); member.mine(['key'])",
-    "in a block": "with member.leading('key'): time.sleep(3600)",
+    "in a block": "with member.leading('key'):\n            while True: time.sleep(0.1)",
 }
 
 
@@ -71,8 +73,7 @@ def ended(code: str, tmp_path: Path, *numbers: int, ledger: str = "") -> tuple[i
         assert "ready\n" == program.stdout.readline()
         for number in numbers:
             program.send_signal(number)
-        status = program.wait(PATIENCE)
-        return status, program.stdout.read(), program.stderr.read()
+        return program.wait(PATIENCE), program.stdout.read(), program.stderr.read()
 
 
 def has_left(tmp_path: Path) -> bool:
@@ -108,7 +109,8 @@ def test_a_signal_in_the_opening_ends_the_program_and_one_in_the_closing_lets_it
 
 @pytest.mark.process
 def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
-    stubborn = "try: ready(); time.sleep(3600)\n        finally: print('closing', flush=True); time.sleep(3600)"
+    nap = "\n            while True: time.sleep(0.1)\n"
+    stubborn = f"try:\n            ready(){nap}        finally:\n            print('closing', flush=True){nap}"
     code = CODE.replace("        ready()\n        BODY", f"        {stubborn}")
     with Program(code, f"sqlite:{tmp_path}/ledger.db", folder=tmp_path) as program:
         assert "ready\n" == program.stdout.readline()
@@ -118,6 +120,16 @@ def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
             program.terminate()
             program._process.join(0.1)
         assert -signal.SIGTERM == program.poll()
+
+
+def test_a_signal_that_must_wait_is_sent_until_it_counts_and_may_arrive_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals, endings = Signals(), iter([False, False, True])
+    monkeypatch.setattr(signal, "pthread_kill", lambda *_: setattr(signals, "is_ending", next(endings)))
+    signals.came = True
+    signals._again(signal.SIGTERM)
+    assert [] == list(endings)
+    for _ in range(2):
+        signals.handle(signal.SIGTERM, None)  # A second one of a person would end this process.
 
 
 def test_a_program_that_ends_on_its_own_returns_raises_and_leaves_the_signals_as_they_were() -> None:
