@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE, until
 pytestmark = pytest.mark.airflow
 
 COMMAND = """
-import os, signal, sys
+import os, signal, sys, time
 def end(number, frame):
     with open(sys.argv[1], "a") as file:
         print("handed over", file=file)
@@ -34,7 +34,7 @@ signal.signal(signal.SIGTERM, end)
 with open(sys.argv[1], "a") as file:
     print(os.getpid(), file=file)
 while True:
-    signal.pause()
+    time.sleep(0.1)
 """
 
 DATABASE = {"DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://airflow:hunter2@db/airflow"}

@@ -212,14 +212,16 @@ def test_a_wake_up_ends_one_read_also_one_that_comes_later(place: Place) -> None
 
 @for_those(["memory", "sqlite"])
 def test_a_signal_handler_may_wake_the_read_that_it_interrupts(place: Place) -> None:
-    ledger, main = place.open(), threading.main_thread().ident
-    assert main is not None
+    ledger, is_over = place.open(), threading.Event()
+
+    def signal_it() -> None:
+        while not is_over.wait(0.01):  # Again and again: it does not end a wait that begins just after it.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, lambda *_: ledger.wake())
     try:
-        signalling = threading.Timer(0.01, signal.pthread_kill, (main, signal.SIGUSR1))
-        signalling.start()
-        assert [] == ledger.read(float("inf"))
-        signalling.join()
+        with beside(signal_it, end=is_over.set):
+            assert [] == ledger.read(float("inf"))
     finally:
         signal.signal(signal.SIGUSR1, before)
 
