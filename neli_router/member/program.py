@@ -78,10 +78,10 @@ class Signals:
         if os.getpid() != self._process or (is_second and time.monotonic() > self._came_at + TWICE):
             signal.signal(number, signal.SIG_DFL)  # A forked child has nothing to hand over.
             signal.raise_signal(number)
-        if is_second or self.is_ending:
-            return
         if not self.came:
             self.came, self._came_at = True, time.monotonic()
+        if is_second or self.is_ending:
+            return
         if self.cancel is not None:
             self.is_ending = True
             self.cancel()

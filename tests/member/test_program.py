@@ -130,6 +130,9 @@ def test_a_signal_that_must_wait_is_sent_until_it_counts_and_may_arrive_twice(mo
     assert [] == list(endings)
     for _ in range(2):
         signals.handle(signal.SIGTERM, None)  # A second one of a person would end this process.
+    signals.came = False
+    signals.handle(signal.SIGTERM, None)
+    assert signals.came, "also a first one during the end of `run`"
 
 
 def test_a_program_that_ends_on_its_own_returns_raises_and_leaves_the_signals_as_they_were() -> None:
