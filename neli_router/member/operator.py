@@ -8,8 +8,9 @@
     rebalance, nominate, shed       who leads, in a group that elects among its members
 
 The first five are wishes. The ledger keeps them beyond this member's life. Each call returns when the ledger shows the
-wish, and raises LedgerUnavailable if that takes longer than `timeout` seconds. A wish for a name that no member has
-waits for such a member, and the log says so. (The commands refuse it, because a person may have mistyped the name.)
+wish, and raises LedgerUnavailable if that takes longer than `timeout` seconds. Until then it writes the wish again from
+time to time, because an append may be lost. A wish for a name that no member has waits for such a member, and the log
+says so. (The commands refuse it, because a person may have mistyped the name.)
 
 The others return immediately, and raise BeyondProtocol where the protocol has no such thing.
 """
@@ -23,7 +24,7 @@ from neli_router.drivers.peers.udp import my_place
 from neli_router.errors import BeyondProtocol, ConfigError
 from neli_router.member import wishes
 from neli_router.member.engine import Engine
-from neli_router.member.wishes import WISH_MAX, CheckedWish, no_wishes, unheard
+from neli_router.member.wishes import WISH_AGAIN, WISH_MAX, CheckedWish, no_wishes, unheard
 from neli_router.protocols.electors.events import Nominate, Prefer, Rebalance
 from neli_router.protocols.electors.priority import LEAST, electorate
 from neli_router.protocols.electors.settings import TermSettings
@@ -172,15 +173,22 @@ class BaseOperator(Generic[Done]):
             state = membership.state
             return membership.is_over or (state.genesis is not None and wish.refusal(state) is None)
 
+        def is_settled() -> bool:
+            return membership.is_over or wish.shown(membership.state)
+
         give_up_at = membership.clock() + timeout
         with membership.watching_state():
             yield is_due, timeout
-            if is_due():
-                if wish.name and membership.state.holder(wish.name) is None:
-                    # The member may be about to join. But a mistyped name never joins, and nothing else would say so.
-                    self._engine.journal.note("warning", "wish.waits_for_member", wish=wish.what, name=wish.name)
+            if is_due() and wish.name and membership.state.holder(wish.name) is None:
+                # The member may be about to join. But a mistyped name never joins, and nothing else would say so.
+                self._engine.journal.note("warning", "wish.waits_for_member", wish=wish.what, name=wish.name)
+            while is_due():
                 self._engine.post(Wish(wish.record(membership.incarnation)))
-                yield lambda: membership.is_over or wish.shown(membership.state), give_up_at - membership.clock()
+                patience = give_up_at - membership.clock()
+                yield is_settled, min(WISH_AGAIN, patience)
+                if is_settled() or patience <= WISH_AGAIN:
+                    break
+                yield is_due, give_up_at - membership.clock()
         if not wish.shown(membership.state):
             membership.require_alive()
             raise wish.refusal(membership.state) or unheard(wish, timeout, membership.obstacle)

@@ -8,7 +8,7 @@
 
 A wish outlives members: it goes by name, and the ledger keeps it until it is taken back. Readers skip a record that
 does not decode, so a wish that no reader would understand is refused here. And an append may be lost, so a wish counts
-as made only when the state shows it.
+as made only when the state shows it, and is written again until then.
 
 An upgrade is never taken back, and is void unless every member knows the version. So it is not written while a member
 holds it back. That member may be dead, and not yet expired.
@@ -39,6 +39,7 @@ from neli_router.protocols.protocol import LOAD_MAX, NAME_MAX, WEIGHT_MAX
 
 __all__ = [
     "NEWEST",
+    "WISH_AGAIN",
     "WISH_MAX",
     "CheckedWish",
     "drain",
@@ -63,6 +64,10 @@ NAMES_SHOWN = 10
 
 WISH_MAX = 10.0
 """How long to wait until a wish is read back: enough for several attempts on a ledger that barely responds."""
+
+WISH_AGAIN = 3.0
+"""How long a member waits for a wish before it writes it again. Raising it makes a lost wish wait longer; lowering it
+writes a wish several times to a ledger that is only slow, which does no harm."""
 
 
 @dataclass(frozen=True, slots=True)

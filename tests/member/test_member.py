@@ -278,6 +278,14 @@ def test_a_member_that_cannot_reach_the_ledger_stops_trying_after_a_lease(group:
     assert (True, True) == (group["a"].closed, group.now - began < 2.5)
 
 
+def test_a_wish_whose_append_was_lost_is_written_again() -> None:
+    with testing.group("a", "b", on_event={"b": lambda _: group.heal("a")}) as group:
+        group.settle()
+        group.cut("a")
+        group["a"].operator.drain("b")  # The outage ends when b takes over.
+        assert ["b"] == list(group["a"].state.drains)
+
+
 def test_an_upgrade_waits_until_the_last_member_that_does_not_know_the_version_is_gone() -> None:
     with testing.group(partitions=2) as group:
         older = join("old", address="host:1", versions=(NEWEST - 1, NEWEST - 1))

@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def prices(path: Path) -> SqlReceiver:
-    return SqlReceiver("prices", connecting(str(path)))
+    return SqlReceiver("prices", lambda: sqlite3.connect(path, timeout=60))
 
 
 @pytest.fixture
@@ -47,10 +47,6 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 # Nested functions, so that Spark sends them whole: its workers cannot import the tests.
-
-
-def connecting(path: str) -> Callable[[], sqlite3.Connection]:
-    return lambda: sqlite3.connect(path, timeout=60)
 
 
 def inserting() -> Callable[[Any, Iterator[Row]], None]:
