@@ -40,7 +40,7 @@ _IN_POSTGRESQL = "a ledger in PostgreSQL"
 
 
 def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
-    """The ledger at `address`, which has no problems. `patience`: see the drivers whose records wait for a broker."""
+    """The ledger at `address`, which has no problems. `patience`: see the drivers that wait for a broker or a lock."""
     scheme, _, rest = address.partition(":")
     match scheme:
         case "memory":
@@ -49,7 +49,8 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
         case "sqlite":
             from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
 
-            return SqliteLedger(rest.removeprefix("//"), create=create)
+            # An append that gives up is lost. A slow disk holds the lock for longer than a short lease can wait.
+            return SqliteLedger(rest.removeprefix("//"), create=create, busy_max=max(0.25, min(patience / 8, 2.0)))
         case "kafka":
             with needing("kafka", _IN_KAFKA):
                 from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - it may not be installed.

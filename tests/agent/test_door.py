@@ -49,7 +49,7 @@ def watched(agent: Running) -> Iterator[Running]:
     before = agent.agent.snapshot().fenced, door(agent)
     yield agent
     assert before == (agent.agent.snapshot().fenced, door(agent))
-    assert agent.is_ready()
+    agent.await_ready()
 
 
 def door(agent: Running) -> int:
@@ -282,7 +282,7 @@ def test_a_stopped_door_and_its_return_are_logged(
     os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: f"agent.door_silent pid={pid}" in caplog.text, "the silence")
-        assert agent.is_ready()
+        agent.await_ready()
         caplog.clear()
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -119,7 +119,7 @@ def watched(agent: Running, caplog: pytest.LogCaptureFixture) -> Iterator[Runnin
     assert 0 == agent.agent.traffic.refusals["NeliError"]
     assert "500" not in agent.agent.traffic.answers
     assert [] == [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert agent.is_ready()
+    agent.await_ready()
 
 
 def answer(client: socket.socket, *, has_body: bool) -> tuple[int, bytes | None]:

@@ -105,13 +105,13 @@ def test_what_is_no_http_is_answered_and_closed(agent: Running, said: bytes) -> 
         answer = rest(client)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"BadRequest"' in answer
-    assert agent.is_ready()
+    agent.await_ready()
 
 
 def test_half_a_request_is_cut_off_in_the_end(agent: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     with agent.connected() as client:
         client.sendall(b"GET /v1/owner?key=a HTTP/1.1\r\nho")
-        assert agent.is_ready()
+        agent.await_ready()
         # Not earlier: a sweep between the other client's connection and its head would cut that off, too.
         monkeypatch.setattr(connections, "HEAD_TIME_MAX", 0.0)
         assert b"" == rest(client)
@@ -127,4 +127,4 @@ def test_who_goes_away_in_the_middle_of_a_body_is_forgotten_even_if_it_reads_lik
     until(lambda: agent.agent.traffic.counted == 0)
     until(lambda: agent.agent.traffic.refusals["BadRequest"] == before + 1)
     assert {} == agent.agent.member.state.weights
-    assert agent.is_ready()
+    agent.await_ready()

@@ -244,7 +244,7 @@ def test_a_configuration_is_read_again_and_a_slip_changes_nothing(
             agent.on_loop(agent.agent.reload)
             until(lambda: "agent.reload_refused" in caplog.text)
             assert "Secret" not in caplog.text
-        assert agent.is_ready()
+        agent.await_ready()
         agent.on_loop(agent.agent.reload)
         until(lambda: {"a": 7} == agent.agent.member.state.weights)
         with agent.stranger() as asker:
