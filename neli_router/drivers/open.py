@@ -47,10 +47,9 @@ def open_ledger(address: str, *, create: bool, patience: float) -> Ledger:
             with _naming:  # No need to look for it: it is always created.
                 return MemoryLedger(_logs.setdefault(rest.removeprefix("//"), MemoryLog()))
         case "sqlite":
-            from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger  # noqa: PLC0415 - a program pays for its driver only.
+            from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger, busy_within  # noqa: PLC0415 - a program pays for its driver only.
 
-            # An append that gives up is lost. A slow disk holds the lock for longer than a short lease can wait.
-            return SqliteLedger(rest.removeprefix("//"), create=create, busy_max=max(0.25, min(patience / 8, 2.0)))
+            return SqliteLedger(rest.removeprefix("//"), create=create, busy_max=busy_within(patience))
         case "kafka":
             with needing("kafka", _IN_KAFKA):
                 from neli_router.drivers.ledgers.kafka.ledger import KafkaLedger  # noqa: PLC0415 - it may not be installed.

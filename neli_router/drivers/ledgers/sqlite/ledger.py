@@ -40,7 +40,7 @@ from neli_router.drivers.ledgers.sqlite.doorbell import Doorbell
 from neli_router.drivers.ledgers.sqlite.file import SqliteFile, beside, damaged
 from neli_router.errors import LedgerUnavailable
 
-__all__ = ["SqliteLedger"]
+__all__ = ["SqliteLedger", "busy_within"]
 
 FIRST = 1  # The first number that AUTOINCREMENT gives.
 
@@ -55,19 +55,27 @@ TRIM_MAX = 1000
 """The most records deleted in one transaction. Raising it holds up others' appends for longer (a millisecond for a
 thousand heartbeats); lowering it trims slower than a busy group writes."""
 
+BUSY_MIN, BUSY_MAX = 0.25, 2.0
+"""Bounds of `busy_max`. An append that gives up is lost, and a slow disk can hold the lock for longer than BUSY_MIN.
+Raising them keeps a caller, and its heartbeats, waiting; lowering them makes a slow disk look like an outage."""
+
+
+def busy_within(lease: float) -> float:
+    """How long an operation of a member with this lease may wait for other processes' locks."""
+    return max(BUSY_MIN, min(lease / 8, BUSY_MAX))
+
 
 class SqliteLedger:
     """One handle of the ledger in the file `path`. Used by one thread at a time, except for `wake`.
 
     `create=False` refuses to create the file. `busy_max` is how long an operation may wait for other processes' locks
-    before it raises LedgerUnavailable: raising it keeps the caller, and its heartbeats, waiting longer; lowering it
-    makes a slow disk look like an outage.
+    before it raises LedgerUnavailable.
     """
 
     promises = frozenset({Promise.DURABLE, Promise.NEVER_REWINDS})
     doubts = ()
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, busy_max: float = 0.25) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, busy_max: float = BUSY_MIN) -> None:
         self._file = SqliteFile(path, create=create, busy_max=busy_max)
         self.path = self._file.path
         self.address = f"sqlite:{self.path}"
