@@ -1,6 +1,7 @@
 """Members as programs run them: on threads, in real time, on memory and on SQLite; and whole processes."""
 
 import logging
+import re
 import sqlite3
 import subprocess
 import sys
@@ -360,7 +361,8 @@ def test_a_script_that_ends_without_closing_leaves_the_group(handler: str, tmp_p
     command = [sys.executable, "-c", script, f"sqlite://{tmp_path}/ledger.db"]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     assert (0, "") == (finished.returncode, finished.stdout)
-    assert (handler == "None", handler != "None") == (not finished.stderr, finished.stderr.startswith("leader.fenced "))
+    said = re.sub(r"ledger\.(un)?available .*\n", "", finished.stderr)  # A busy machine makes a ledger late.
+    assert (handler == "None", handler != "None") == (not said, said.startswith("leader.fenced ")), said
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
         records = [decode(entry.payload) for entry in ledger.read(0)]
     if handler == "None":  # The member hands over when it leaves.
