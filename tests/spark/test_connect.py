@@ -9,9 +9,7 @@ import pytest
 
 import neli_router
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
-
-SECONDS_MAX = 1780.0
+pytestmark = pytest.mark.spark
 
 PROGRAM = """
 import os, random, sys, threading
@@ -137,9 +135,8 @@ def test_all_of_it_holds_over_spark_connect(tmp_path: Path) -> None:
         cwd=Path(neli_router.__file__).parents[1],
         # PySpark's own tests set this, and get a free port instead of the default one.
         env={**os.environ, "SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
+        stdout=subprocess.PIPE,  # pytest shows the rest, even if it ends this test.
         text=True,
-        timeout=SECONDS_MAX,
         check=False,
     )
-    assert (0, "files that Spark read: 1") == (done.returncode, done.stdout.strip()), done.stderr
+    assert (0, "files that Spark read: 1") == (done.returncode, done.stdout.strip())

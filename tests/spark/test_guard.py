@@ -34,7 +34,7 @@ from tests.support.agents.processes import AgentProcess
 from tests.support.agents.running import PARTITIONS, PATIENCE, Running, paired
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 START_MAX = 600.0
