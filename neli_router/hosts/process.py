@@ -17,6 +17,7 @@ end is waited for: late again.
 Only Linux supports this (5.3, and 6.5 for peers in other PID namespaces). Elsewhere it raises `Unsupported`.
 """
 
+import errno
 import os
 import select
 import signal
@@ -34,6 +35,9 @@ __all__ = ["HostProcess", "ProcessMark", "hurry", "peer_number"]
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h, which never changes. Python 3.11 has no name for it.
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
+
+_IS_A_THREAD = errno.EINVAL, errno.ENOENT
+"""What older and newer kernels answer if the number was a process's, and is a thread's of another process now."""
 
 _PARENT, _BEGAN = 1, 19
 """Fields of /proc/NUMBER/stat, counted from after the name, which may contain anything."""
@@ -76,6 +80,8 @@ class HostProcess:
         except ProcessLookupError:
             raise
         except OSError as error:
+            if error.errno in _IS_A_THREAD:
+                raise ProcessLookupError(f"{number} is the number of a thread by now") from None
             raise Unsupported(
                 "a descriptor of a process (pidfd_open) was wanted",
                 str(error),
