@@ -327,7 +327,7 @@ time.sleep(1000)
         until(lambda: not any(map(lives, pids(tmp_path))))
         assert lives(run.pid)
     finally:
-        for pid in (run.pid, guardian, *pids(tmp_path)):
+        for pid in filter(lives, (run.pid, guardian, *pids(tmp_path))):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         run.close()

@@ -109,9 +109,9 @@ class Watched(LedgerRecords):
         assert ("witness of alpha", self.of(Join)[-1].by) == (found.by, found.incarnation)
 
     def close(self) -> None:
-        for pid in (self.pid, *children(self.pid)):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            if self.process.poll() is None:  # Otherwise, its number may be another's by now.
+                os.killpg(self.pid, signal.SIGKILL)
         self.process.close()
         super().close()
 

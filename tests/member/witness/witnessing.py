@@ -8,9 +8,8 @@ agent's certificate can take a seat back.
 """
 
 import os
-import signal
 import textwrap
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -69,9 +68,8 @@ class WitnessedProcess(Closing):
         self.process.stdin.close()
 
     def close(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # With everything that it has forked.
-        self.process.close()
+        self.process.kill()
+        self.process.close()  # Whatever it has forked reads the same standard input, up to its end.
 
 
 class Witnessing(LedgerRecords):
