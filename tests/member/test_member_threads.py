@@ -1,7 +1,6 @@
 """Members as programs run them: on threads, in real time, on memory and on SQLite; and whole processes."""
 
 import logging
-import re
 import sqlite3
 import subprocess
 import sys
@@ -356,13 +355,13 @@ assert member.pulse({patience})
 
 @pytest.mark.parametrize("handler", ["None", 'lambda event: "Revoked" in str(event) and time.sleep(3600)'])
 def test_a_script_that_ends_without_closing_leaves_the_group(handler: str, tmp_path: Path) -> None:
-    """It says only that its handler hangs."""
+    """It says only that its handler hangs, and on a busy machine that its ledger is late."""
     script = SCRIPT.format(handler=handler, patience=PATIENCE)
     command = [sys.executable, "-c", script, f"sqlite://{tmp_path}/ledger.db"]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     assert (0, "") == (finished.returncode, finished.stdout)
-    said = re.sub(r"ledger\.(un)?available .*\n", "", finished.stderr)  # A busy machine makes a ledger late.
-    assert (handler == "None", handler != "None") == (not said, said.startswith("leader.fenced ")), said
+    told = [line.partition(" ")[0] for line in finished.stderr.splitlines() if "available member=" not in line]
+    assert ([] if handler == "None" else ["leader.fenced"]) == told, finished.stderr
     with closing(SqliteLedger(tmp_path / "ledger.db")) as ledger:
         records = [decode(entry.payload) for entry in ledger.read(0)]
     if handler == "None":  # The member hands over when it leaves.
