@@ -37,7 +37,7 @@ _SO_PEERPIDFD = 77  # asm-generic/socket.h, which never changes. Python 3.11 has
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
 
 _IS_A_THREAD = errno.EINVAL, errno.ENOENT
-"""What older and newer kernels answer if the number was a process's, and is a thread's of another process now."""
+"""The answers of older and newer kernels if the number is that of a thread, and no longer of a process."""
 
 _PARENT, _BEGAN = 1, 19
 """Fields of /proc/NUMBER/stat, counted from after the name, which may contain anything."""
