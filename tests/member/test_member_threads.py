@@ -70,8 +70,7 @@ def in_memory(request: pytest.FixtureRequest) -> Make:
 
     def make(name: str, **options: Any) -> Config:
         return Config(
-            f"memory://{request.node.name}",
-            **{"name": name, "lease": 0.5, "layout": Layout(partitions=8), **options},
+            f"memory://{request.node.name}", **{"name": name, "lease": 0.5, "layout": Layout(partitions=8), **options}
         )
 
     return make

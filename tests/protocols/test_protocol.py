@@ -7,14 +7,7 @@ import pytest
 
 from neli_router.core.keyspace import Layout
 from neli_router.errors import ConfigError
-from neli_router.protocols.protocol import (
-    NAME_MAX,
-    WEIGHT_MAX,
-    Acquired,
-    Fenced,
-    Settings,
-    Standby,
-)
+from neli_router.protocols.protocol import NAME_MAX, WEIGHT_MAX, Acquired, Fenced, Settings, Standby
 
 
 def made(**changed: Any) -> Settings:

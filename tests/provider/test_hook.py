@@ -20,13 +20,7 @@ from neli_router.agent.client.calls import Call
 from neli_router.agent.wire import OwnerView
 from neli_router.core.keyspace import Layout
 from neli_router.drivers.open import open_ledger
-from neli_router.errors import (
-    BadKey,
-    ConfigError,
-    GroupMismatch,
-    NoAgent,
-    NoOwner,
-)
+from neli_router.errors import BadKey, ConfigError, GroupMismatch, NoAgent, NoOwner
 from tests.provider.conftest import member
 from tests.support.agents.running import PARTITIONS, PATIENCE, TOKEN, Running
 from tests.support.given import spelled

@@ -470,10 +470,7 @@ def test_a_stream_stops_when_its_ledger_is_made_anew(path: Path, address: str, l
                 later.turn()
     with closing(made_anew(path)) as other:
         write(other, 2 * COUNT, base=BASE + 5)
-        with (
-            Run(address, checkpoint) as later,
-            pytest.raises(LedgerRewound, match="differs from the one that"),
-        ):
+        with Run(address, checkpoint) as later, pytest.raises(LedgerRewound, match="differs from the one that"):
             later.turn()
         trim(other, COUNT + 200)  # So that even the last record read cannot be compared.
         refused = pytest.raises(LedgerRewound, match=f"its genesis has the base {BASE + 5}, and that of the ledger")

@@ -97,10 +97,7 @@ def test_each_row_lands_once_when_tasks_run_twice_or_are_killed(database: str, r
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     table = FencedTable.create(tmp_path / "table", schema, Layout(partitions=PARTITIONS))
 
-    with (
-        Spark.started(workers=2) as cluster,
-        job(tmp_path, cluster.master, str(tmp_path), database, redis) as at_work,
-    ):
+    with Spark.started(workers=2) as cluster, job(tmp_path, cluster.master, str(tmp_path), database, redis) as at_work:
         # Both runs of a task write to the end, and neither fails.
         for number in range(2):
             for batch in (1, 2):

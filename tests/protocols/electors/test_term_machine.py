@@ -9,16 +9,7 @@ import msgspec
 import pytest
 
 from neli_router.errors import LedgerUnusable
-from neli_router.protocols.electors.events import (
-    BODY_MAX,
-    Heard,
-    Keep,
-    Nominate,
-    PeerEffect,
-    Prefer,
-    Rebalance,
-    Send,
-)
+from neli_router.protocols.electors.events import BODY_MAX, Heard, Keep, Nominate, PeerEffect, Prefer, Rebalance, Send
 from neli_router.protocols.electors.priority import LEAST
 from neli_router.protocols.protocol import TICK, Acquired, Close, Fenced, Notice, Revoked
 from neli_router.protocols.term.elector import CAUSES, Ceded, Heartbeat, Message, Proposal, Role, Support

@@ -52,13 +52,7 @@ from neli_router.protocols.induction.events import (
 from neli_router.protocols.induction.fold import State, fold
 from neli_router.protocols.induction.machine import InductionMachine, Phase
 from neli_router.protocols.induction.records import Record, decode, encode
-from neli_router.protocols.protocol import (
-    TICK,
-    Close,
-    Released,
-    Settings,
-    Stopped,
-)
+from neli_router.protocols.protocol import TICK, Close, Released, Settings, Stopped
 from tests.protocols.rules import answered, news, numbers
 from tests.support.records import STOPPED_CLOCK, folded, join, parsed, table, value_of
 

@@ -18,14 +18,7 @@ from msgspec.structs import replace
 from neli_router.core.keyspace import Layout
 from neli_router.protocols.induction.assignment import assign
 from neli_router.protocols.induction.digest import difference
-from neli_router.protocols.induction.fold import (
-    DEPARTED_MAX,
-    MEMBERS_MAX,
-    WISHES_MAX,
-    State,
-    fold,
-    fold_beats,
-)
+from neli_router.protocols.induction.fold import DEPARTED_MAX, MEMBERS_MAX, WISHES_MAX, State, fold, fold_beats
 from neli_router.protocols.induction.records import (
     Certify,
     Drain,

@@ -23,16 +23,7 @@ from neli_router.protocols.induction.machine import AUTHORS_MAX, POWERLESS_TOLD_
 from neli_router.protocols.induction.observer import Observer
 from neli_router.protocols.induction.program_view import HANDOVERS_MAX, SETTLED_LEASES
 from neli_router.protocols.induction.records import Beat, Drain, Expire, Handover, Leave, Record, Upgrade
-from neli_router.protocols.protocol import (
-    TICK,
-    Close,
-    Guarantee,
-    Notice,
-    Released,
-    Revoked,
-    Settings,
-    Stopped,
-)
+from neli_router.protocols.protocol import TICK, Close, Guarantee, Notice, Released, Revoked, Settings, Stopped
 from tests.protocols.induction.replay import played
 from tests.protocols.rules import Rule, stories_in
 from tests.support.records import LAYOUT, STOPPED_CLOCK, beat, folded, founded, genesis, join

@@ -151,13 +151,7 @@ class AirflowApi:
     def pause(self, dag_id: str, paused: bool) -> None:
         self.call("PATCH", f"/dags/{dag_id}", body={"is_paused": paused})
 
-    def trigger(
-        self,
-        dag_id: str,
-        *,
-        conf: Mapping[str, Any] | None = None,
-        partition_key: str | None = None,
-    ) -> str:
+    def trigger(self, dag_id: str, *, conf: Mapping[str, Any] | None = None, partition_key: str | None = None) -> str:
         """Ask for a run; return its id."""
         body: dict[str, Any] = {"logical_date": None, "conf": conf or {}}
         if partition_key is not None:
