@@ -16,20 +16,23 @@ SIGCONT), and they would act once more.
 A version 2 cgroup does it in one step, even for a fork in progress, and for processes of other users. Root can create
 one, as can a service with `Delegate=yes`. COMMAND may leave the cgroup, if it is allowed to, and is still a descendant.
 
-A process ID may be reused, but not while the parent is stopped: a parent has to collect its child first. So only the
-first walk could hit a wrong process, which would have to be created within the same microseconds.
+A process ID may be reused, but not while the parent is stopped: a parent has to collect its child first. A parent with
+several threads may go on for a moment after it was stopped. So a descriptor of the process comes first; if the ID then
+is of a process of another parent, it is left alone.
 """
 
 import logging
 import os
 import pwd
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from neli_router.errors import Unsupported
 from neli_router.hosts.leash import prctl
+from neli_router.hosts.process import HostProcess, parent_of
 
 __all__ = ["Cgroup", "Descendants", "LeftProcess", "become_subreaper", "children", "send_signal", "told_left"]
 
@@ -163,19 +166,37 @@ def told_left(left: list[LeftProcess]) -> str:
 def _freeze(found: dict[int, None]) -> bool:
     """Stop every process that is not in `found` yet, and add it. Returns whether there was any."""
     count, ours = len(found), os.getpid()
-    for pid in _walk(ours, lambda pid: pid in found or send_signal(os.kill, pid, signal.SIGSTOP)):
+    for pid in _walk(ours, lambda pid: pid in found or _stop(pid, found)):
         found[pid] = None
     return len(found) > count
 
 
-def _walk(top: int, visit: Callable[[int], object] = lambda _: None) -> Iterator[int]:
-    """All processes beneath `top`, parents before children. Each is visited before its children are listed."""
+def _stop(pid: int, found: Container[int]) -> bool:
+    """Stop it. Returns False if it has ended, and its ID may be another's, whose parent is not one of `found`."""
+    try:
+        with closing(HostProcess.of(pid)) as process:
+            with suppress(ProcessLookupError):  # /proc may hide those of other users, which may not be stopped, either.
+                if (parent := parent_of(pid)) != os.getpid() and parent not in found:
+                    return False
+            process.send(signal.SIGSTOP)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    except Unsupported:  # The kernel is too old, or no descriptor is free.
+        send_signal(os.kill, pid, signal.SIGSTOP)
+    return True
+
+
+def _walk(top: int, visit: Callable[[int], bool] = lambda _: True) -> Iterator[int]:
+    """All processes beneath `top`, parents before children. Each is visited before its children are listed, and is left
+    out if the visit says so."""
     waiting = children(top)
     while waiting:
         pid = waiting.pop()
-        visit(pid)
-        yield pid
-        waiting += children(pid)
+        if visit(pid):
+            yield pid
+            waiting += children(pid)
 
 
 def send_signal(send: Callable[[int, int], None], target: int, number: int) -> bool:

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from neli_router.errors import Unsupported
 
-__all__ = ["HostProcess", "ProcessMark", "hurry", "peer_number"]
+__all__ = ["HostProcess", "ProcessMark", "hurry", "parent_of", "peer_number"]
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h, which never changes. Python 3.11 has no name for it.
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
@@ -54,10 +54,7 @@ class ProcessMark(NamedTuple):
     def of(cls, number: int, *, parent: int | None = None) -> "ProcessMark":
         """The mark of the process that has this ID now. If `parent` is given, it must be its parent. Raises
         ProcessLookupError."""
-        try:
-            fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError as error:
-            raise ProcessLookupError(f"nothing is known of process {number}") from error
+        fields = _fields(number)
         if parent is not None and int(fields[_PARENT]) != parent:
             raise ProcessLookupError(f"process {number} is not a child of {parent}")
         return cls(number, int(fields[_BEGAN]))
@@ -123,13 +120,29 @@ class HostProcess:
 
     def kill(self) -> None:
         """Kill it. Use `has_ended` to see when it has ended."""
-        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self.send(signal.SIGKILL)
+
+    def send(self, number: int) -> None:
+        """Send it a signal. Raises ProcessLookupError if it has ended, and PermissionError."""
+        signal.pidfd_send_signal(self._pidfd, number)
 
     def close(self) -> None:
         """Let go of it; the process itself continues. Safe to call twice."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def parent_of(number: int) -> int:
+    """The parent of the process that has this ID now. Raises ProcessLookupError."""
+    return int(_fields(number)[_PARENT])
+
+
+def _fields(number: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError as error:
+        raise ProcessLookupError(f"nothing is known of process {number}") from error
 
 
 def hurry() -> "tuple[int, os.sched_param] | None":

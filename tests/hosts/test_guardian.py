@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from neli_router.hosts.descendants import Cgroup
+from neli_router.hosts.descendants import Cgroup, Descendants
 from neli_router.hosts.guardian import margin_of
 from tests.commands.test_run import AWAY, STUBBORN
-from tests.support.processes.forked import Program, lives
+from tests.support.processes.forked import Program, lives, state_of
 from tests.support.waiting import until
 
 PREAMBLE = """
@@ -192,6 +192,18 @@ with open("lock", "a") as lock:
     print("nothing holds the lock")
 """
     assert ("nothing holds the lock\n", "") == play(tmp_path, story, program, str(begun), cgroup)
+
+
+def test_a_process_that_got_the_number_of_a_child_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process, which is not its parent, is told that it is a child."""
+    with Program("print('ready', flush=True); input()", folder=tmp_path) as stranger:
+        assert "ready\n" == stranger.stdout.readline()
+        told = {os.getpid(): [stranger.pid]}
+        monkeypatch.setattr("neli_router.hosts.descendants.children", lambda pid: told.get(pid, []))
+        Descendants(None).kill(0)
+        until(lambda: "S" == state_of(stranger.pid), "that it waits")
 
 
 def test_all_is_frozen_before_any_is_killed_and_stays_so_until_it_is_dead(tmp_path: Path) -> None:
