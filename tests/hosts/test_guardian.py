@@ -197,7 +197,7 @@ with open("lock", "a") as lock:
 def test_a_process_that_got_the_number_of_a_child_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process, which is not its parent, is told that it is a child."""
+    """Here, the list of this process's children names a process of another parent."""
     with Program("print('ready', flush=True); input()", folder=tmp_path) as stranger:
         assert "ready\n" == stranger.stdout.readline()
         told = {os.getpid(): [stranger.pid]}
