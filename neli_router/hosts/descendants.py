@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from neli_router.errors import Unsupported
 from neli_router.hosts.leash import prctl
-from neli_router.hosts.process import HostProcess, parent_of
+from neli_router.hosts.process import HostProcess, ProcessStat
 
 __all__ = ["Cgroup", "Descendants", "LeftProcess", "become_subreaper", "children", "send_signal", "told_left"]
 
@@ -176,7 +176,7 @@ def _stop(pid: int, found: Container[int]) -> bool:
     try:
         with closing(HostProcess.of(pid)) as process:
             with suppress(ProcessLookupError):  # /proc may hide those of other users, which may not be stopped, either.
-                if (parent := parent_of(pid)) != os.getpid() and parent not in found:
+                if (parent := ProcessStat.of(pid).parent) != os.getpid() and parent not in found:
                     return False
             process.send(signal.SIGSTOP)
     except ProcessLookupError:
@@ -212,8 +212,8 @@ def send_signal(send: Callable[[int, int], None], target: int, number: int) -> b
 
 def _is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
-    except (OSError, IndexError):
+        return ProcessStat.of(pid).state in b"ZX"
+    except ProcessLookupError:
         return True
 
 

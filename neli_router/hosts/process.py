@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from neli_router.errors import Unsupported
 
-__all__ = ["HostProcess", "ProcessMark", "hurry", "parent_of", "peer_number"]
+__all__ = ["HostProcess", "ProcessMark", "ProcessStat", "hurry", "peer_number"]
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h, which never changes. Python 3.11 has no name for it.
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
@@ -39,8 +39,25 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid.
 _IS_A_THREAD = errno.EINVAL, errno.ENOENT
 """The answers of older and newer kernels if the number is that of a thread, and no longer of a process."""
 
-_PARENT, _BEGAN = 1, 19
-"""Fields of /proc/NUMBER/stat, counted from after the name, which may contain anything."""
+
+class ProcessStat(NamedTuple):
+    """One process, as the kernel shows it."""
+
+    state: bytes
+    """One letter: `Z` or `X` once it has ended."""
+    parent: int
+    began: int
+    """In ticks since the host started."""
+
+    @classmethod
+    def of(cls, number: int) -> "ProcessStat":
+        """The process that has this ID now. Raises ProcessLookupError."""
+        try:
+            # The name, which comes before these fields, may contain anything.
+            fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+            return cls(fields[0], int(fields[1]), int(fields[19]))
+        except (OSError, IndexError) as error:
+            raise ProcessLookupError(f"nothing is known of process {number}") from error
 
 
 class ProcessMark(NamedTuple):
@@ -54,10 +71,10 @@ class ProcessMark(NamedTuple):
     def of(cls, number: int, *, parent: int | None = None) -> "ProcessMark":
         """The mark of the process that has this ID now. If `parent` is given, it must be its parent. Raises
         ProcessLookupError."""
-        fields = _fields(number)
-        if parent is not None and int(fields[_PARENT]) != parent:
+        stat = ProcessStat.of(number)
+        if parent not in (None, stat.parent):
             raise ProcessLookupError(f"process {number} is not a child of {parent}")
-        return cls(number, int(fields[_BEGAN]))
+        return cls(number, stat.began)
 
 
 class HostProcess:
@@ -131,18 +148,6 @@ class HostProcess:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
-
-
-def parent_of(number: int) -> int:
-    """The parent of the process that has this ID now. Raises ProcessLookupError."""
-    return int(_fields(number)[_PARENT])
-
-
-def _fields(number: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError as error:
-        raise ProcessLookupError(f"nothing is known of process {number}") from error
 
 
 def hurry() -> "tuple[int, os.sched_param] | None":
