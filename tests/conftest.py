@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -192,6 +193,15 @@ def require(why_not: str) -> None:
         pytest.fail(f"a server was wanted, but {why_not}")
     if why_not:
         pytest.skip(why_not)
+
+
+@pytest.fixture(name="namespace", scope="session")
+def _namespace() -> tuple[str, ...]:
+    """The beginning of a command that runs as root of a PID namespace of its own."""
+    begun = ("unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child")
+    if shutil.which("unshare") is None or subprocess.run([*begun, "true"], check=False).returncode:
+        pytest.skip("this user may make no namespace")
+    return begun
 
 
 @pytest.fixture(name="as_root")

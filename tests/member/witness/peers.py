@@ -39,7 +39,6 @@ from tests.support.waiting import until
 __all__ = ["Nursery", "Peer", "Peers"]
 
 LEASE = 1800.0
-NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child")
 
 
 class Peer:

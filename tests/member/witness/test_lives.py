@@ -5,12 +5,11 @@ The lease is half an hour. So only a certificate can take a seat back here.
 
 import ctypes
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from neli_router.config.agent_options import AgentOptions
 from neli_router.config.config import Config
 from neli_router.member.member import Member
 from neli_router.protocols.induction.records import Certify, Expire
-from tests.member.witness.peers import NAMESPACE
 from tests.member.witness.records_of import LedgerRecords
 from tests.member.witness.witnessing import LEASE, WAITS, WitnessedProcess, Witnessing
 from tests.support.agents.running import configured, running
@@ -95,11 +93,11 @@ def test_a_traced_process_is_certified_when_it_is_killed_and_not_before(host: Wi
     os.waitpid(process.process.pid, 0)  # Its tracer, which is this thread, has to wait for it, too.
 
 
-def test_another_process_that_gets_the_number_of_a_dead_one_lives_for_itself(tmp_path: Path) -> None:
+def test_another_process_that_gets_the_number_of_a_dead_one_lives_for_itself(
+    tmp_path: Path, namespace: Sequence[str]
+) -> None:
     """In a namespace of its own: elsewhere, other programs may still mean a dead process by the number given away."""
-    if shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], check=False).returncode:
-        pytest.skip("this user may make no namespace")
-    command = [*NAMESPACE, sys.executable, "-m", __name__, str(tmp_path)]
+    command = [*namespace, sys.executable, "-m", __name__, str(tmp_path)]
     subprocess.run(command, cwd=Path(__file__).parents[3], check=True)
 
 

@@ -2,10 +2,8 @@
 
 import fcntl
 import os
-import shutil
 import stat
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -24,7 +22,7 @@ from neli_router.member.witness.base import NO_WITNESS, OwnLife
 from neli_router.member.witness.locks import PEERS, WATCHED_MAX, LifeLocks, PeerWitness
 from neli_router.protocols.induction.records import Certify, Join
 from neli_router.protocols.protocol import Notice
-from tests.member.witness.peers import NAMESPACE, Nursery, Peers
+from tests.member.witness.peers import Nursery, Peers
 from tests.member.witness.records_of import open_files
 from tests.support.processes.forked import Program, lives
 from tests.support.records import founded
@@ -296,10 +294,10 @@ def test_a_number_that_was_given_again_is_not_watched(tmp_path: Path, monkeypatc
         assert before == descriptors(tmp_path)
 
 
-def test_from_a_pid_namespace_of_its_own_a_process_is_seen_and_sees_none(peers: Peers) -> None:
-    if shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], check=False).returncode:
-        pytest.skip("this user may make no namespace")
-    with Nursery(*NAMESPACE) as apart:
+def test_from_a_pid_namespace_of_its_own_a_process_is_seen_and_sees_none(
+    peers: Peers, namespace: Sequence[str]
+) -> None:
+    with Nursery(*namespace) as apart:
         outside, other = peers.start(), peers.start()
         inside = peers.start(nursery=apart)
         peers.await_watch(by=[outside, other])
