@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from neli_router.hosts.process import HostProcess, ProcessMark, hurry
 from tests.support.forking import in_child
 from tests.support.processes.forked import state_of
-from tests.support.waiting import PATIENCE, beside
+from tests.support.waiting import PATIENCE
 
 
 @contextmanager
@@ -62,8 +63,8 @@ def test_a_mark_is_of_one_process_and_of_no_other_with_its_number() -> None:
             HostProcess.marked(mark._replace(began=mark.began + 1))
         with pytest.raises(ProcessLookupError, match="is not a child of"):
             ProcessMark.of(child.pid, parent=child.pid)
-        with beside(child.wait, end=child.kill), pytest.raises(ProcessLookupError, match="is the number of a thread"):
-            HostProcess.of(threading.enumerate()[-1].native_id or 0)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ProcessLookupError, match="is the number of a thread"):
+            HostProcess.of(pool.submit(threading.get_native_id).result())
     with pytest.raises(ProcessLookupError):
         HostProcess.marked(mark)
     with pytest.raises(ProcessLookupError):
