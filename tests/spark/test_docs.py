@@ -9,6 +9,7 @@ from neli_router import Config, Layout, Member
 from neli_router.config.agent_options import AgentOptions
 from neli_router.errors import ConfigError
 from tests.support.agents.running import configured, running
+from tests.support.servers.spark import begun
 from tests.support.waiting import until
 from tests.test_docs import blocks
 
@@ -30,13 +31,13 @@ def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             exec(block, names)  # noqa: S102
             query = block if "writeStream" in block else query
 
-        def is_whole() -> bool:
-            # Spark gives Python ten seconds to start, however busy the machine is. The page says what to do then.
-            if "failed to connect back" in str(names["owners"].exception()):
-                exec(query, names)  # noqa: S102
-            return bool(names["spark"].table("owners").count() >= 4)
+        def begin() -> None:
+            until(lambda: names["owners"].exception() or names["spark"].table("owners").count() >= 4)
+            if error := names["owners"].exception():
+                exec(query, names)  # noqa: S102 - as the page says.
+                raise error
 
-        until(is_whole)
+        begun(begin)
         names["owners"].stop()
     assert 1000 == names["count"]
     assert [("ACME", 15.5)] == [(row.instrument, row.price) for row in names["tasks"].collect()]

@@ -13,14 +13,14 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -46,14 +46,10 @@ from neli_router.spark.ledger_source import LedgerScan, LedgerSource, StreamPlac
 from neli_router.status.history import record_rows, standing_rows, tenure_rows
 from neli_router.status.replay import between, state_before
 from tests.support.records import BASE, beat, genesis, join, next_record
+from tests.support.servers.spark import begun
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.spark
-
-T = TypeVar("T")
-
-BEGINNINGS = 20
-"""How often a stream is started again before the test gives up."""
 
 COUNT = 1200
 TASK = 300
@@ -346,18 +342,6 @@ def made_anew(path: Path) -> SqliteLedger:
     for name in path.parent.glob(f"{path.name}*"):
         name.unlink()
     return SqliteLedger(path)
-
-
-def begun(begin: Callable[[], T]) -> T:
-    """The result of `begin`. Spark waits ten seconds for the process that reads a stream, which cannot be configured,
-    and gives up the query before it has read anything. If a busy machine takes longer, begin again."""
-    for _ in range(BEGINNINGS):
-        try:
-            return begin()
-        except StreamingQueryException as error:
-            if "Python worker failed to connect back" not in str(error):
-                raise
-    return begin()
 
 
 def test_a_stream_goes_on_where_it_ended_and_reads_a_batch_that_was_cut_short_again(

@@ -5,6 +5,7 @@
 
     with Spark.started(workers=2) as spark:
         session(master=spark.master)          a separate driver; tests start it as a process
+    begun(start_a_stream)                     in any Spark; on a busy machine, a stream may have to be started again
 
 The workers use different names for the same host, because Spark retries a task only on another host.
 
@@ -19,19 +20,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import pyspark
+from pyspark.errors import StreamingQueryException
 
 from neli_router.spark import java_home
 from tests.support.servers.jars import LIGHT, SPARK_CLASSES, for_spark
 from tests.support.servers.process import ServerProcess, free_port
 from tests.support.waiting import until
 
-__all__ = ["MEMORY", "Spark"]
+__all__ = ["MEMORY", "Spark", "begun"]
 
 EXERCISE = """
 import sys
@@ -141,6 +143,18 @@ def _told(port: int, path: str) -> dict[str, Any]:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET", path)
         return dict(json.loads(connection.getresponse().read()))
+
+
+def begun(begin: Callable[[], object]) -> None:
+    """Begin until Spark has started the Python process that reads a stream. Spark gives it ten seconds, which cannot be
+    configured, and then ends the query. How often that happens depends only on how busy the machine is."""
+    while True:
+        try:
+            begin()
+            break
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
 
 
 def main() -> None:
