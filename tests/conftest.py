@@ -131,7 +131,7 @@ def new_topic(kafka: str) -> Callable[[int], str]:
     def make(partitions: int) -> str:
         name = f"topic-{uuid4().hex}"
         client = AdminClient({"bootstrap.servers": kafka})
-        client.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
+        client.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE)
         return f"kafka://{kafka}/{name}"
 
     return make

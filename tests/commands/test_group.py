@@ -101,7 +101,7 @@ def test_a_group_of_an_older_release_starts_over_with_higher_terms_whatever_the_
     result = run(path, "--yes")
     highest = 2**51
     assert (0, True) == (result.exit_code, f"use --term-base {highest} from now on" in result.stderr), result.stderr
-    with member(f"sqlite://{path}", term_base=highest) as anew, anew.leading(0, timeout=60.0) as lease:
+    with member(f"sqlite://{path}", term_base=highest) as anew, anew.leading(0, timeout=PATIENCE) as lease:
         assert lease.term > highest
 
 
@@ -135,7 +135,7 @@ def test_the_table_of_owners_stays_and_that_is_told(redis: str) -> None:
     client = pytest.importorskip("redis").Redis.from_url(redis)
     address = f"{redis}/{uuid4().hex}"
     group = address.rpartition("/")[2]
-    with member(address, lease=0.5, ownership=address) as founder, founder.leading("nightly", timeout=60.0):
+    with member(address, lease=0.5, ownership=address) as founder, founder.leading("nightly", timeout=PATIENCE):
         until(lambda: client.exists(f"{group}:owners:v1"))
     result = run(address, "--yes", ownership=address)
     assert (0, f"deleted {group}:ledger\n") == (result.exit_code, result.stdout)

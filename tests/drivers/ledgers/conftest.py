@@ -25,7 +25,7 @@ def opened() -> Iterator[Open]:
 
         def open_one(url: str, *, create: bool = True) -> Ledger:
             assert [] == problems_of(url)
-            return stack.enter_context(closing(open_ledger(url, create=create, patience=1.0)))
+            return stack.enter_context(closing(open_ledger(url, create=create, patience=PATIENCE)))
 
         yield open_one
 
