@@ -24,16 +24,13 @@ from neli_router.config.config import Config
 from neli_router.core.exit_codes import EXIT_BROKEN, EXIT_USAGE
 from neli_router.drivers.ledgers.base import Entry, Ledger, Promise
 from neli_router.drivers.open import open_ledger
-from neli_router.errors import LedgerTrimmed, MissingExtra, NeliError, plain
+from neli_router.errors import MissingExtra, NeliError, plain
 from neli_router.status.annals import Annals, Finding
 from neli_router.status.audit import Audit, Figures, lasting
 from neli_router.status.notes import NoteReader, Span, SpanLog
-from neli_router.status.replay import between, patiently
+from neli_router.status.replay import between, patiently, untrimmed
 
 __all__ = ["AuditView", "FindingView", "acts_in", "annals_of", "audit_command", "config_of_ledger"]
-
-TRIES_MAX = 3
-"""Attempts to read the ledger: each starts from scratch if members trim the records that come next."""
 
 TELL_EVERY = 0.2
 
@@ -222,20 +219,13 @@ def config_of_ledger(address: str | None, config_file: str | None) -> Config:
 def annals_of(config: Config) -> Iterator[tuple[Ledger, Annals]]:
     """The ledger, open until the block ends, and the annals of all that it still has. Raises LedgerError."""
     with closing(open_ledger(config.common_ledger, create=False, patience=config.lease)) as handle:
-        yield handle, _annals(handle)
+        yield handle, untrimmed(lambda: _annals(handle))
 
 
 def _annals(ledger: Ledger) -> Annals:
-    for left in reversed(range(TRIES_MAX)):
-        annals = Annals(one_clock=Promise.MULTI_HOST not in ledger.promises)
-        try:
-            annals.read(_told(ledger))
-        except LedgerTrimmed:
-            if left:
-                continue
-            raise
-        return annals
-    raise AssertionError("the last try returned or raised")
+    annals = Annals(one_clock=Promise.MULTI_HOST not in ledger.promises)
+    annals.read(_told(ledger))
+    return annals
 
 
 def _told(ledger: Ledger) -> Iterator[Entry]:

@@ -26,6 +26,7 @@ from neli_router.drivers.ledgers.base import Ledger
 from neli_router.drivers.open import open_ledger
 from neli_router.errors import ConfigError, LedgerError, NeliError
 from neli_router.status.copies import Copy, LedgerSummary, exported, found_again
+from neli_router.status.replay import untrimmed
 
 __all__ = ["export_command", "import_command", "inspect_command", "ledger_command"]
 
@@ -55,7 +56,7 @@ def inspect_command(config_file: str | None, copy: IO[bytes] | None, output: str
             summary = _read(copy).summary()
         else:
             with _opened(resolved_or_exit(flags, config_file).config, create=False) as ledger:
-                summary = Copy.of_ledger(ledger).summary()
+                summary = untrimmed(lambda: Copy.of_ledger(ledger)).summary()
     if output == "json":
         print_views([summary])
     else:

@@ -3,6 +3,7 @@
     ledger --read up to the current tip--> is there a group? its members, partitions and settings
            --its members' Beats---------> which of them could not expire a dead member, and which hold another state
            --read on for some seconds---> the name of a member that wrote in that time, or None
+           --dropped before it was read-> all of it again, from a newer snapshot
 
 `neli doctor`, `neli upgrade` and `neli group delete` use it. It appends nothing. A wish is not a sign of life, because
 an operator can write one when no member is left.
@@ -16,7 +17,7 @@ is not its own means that one of the two computes otherwise: another release, or
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -25,14 +26,14 @@ from msgspec import UNSET
 from neli_router.core.clock import host_clock
 from neli_router.drivers.ledgers.base import Entry, Ledger
 from neli_router.drivers.ledgers.pump import oldest_state
-from neli_router.errors import GroupMismatch
+from neli_router.errors import GroupMismatch, LedgerTrimmed
 from neli_router.protocols.induction.admission import mismatch
 from neli_router.protocols.induction.fold import State
 from neli_router.protocols.induction.records import Beat, Expire, Genesis, Handover, Join, Leave, Snapshot, decode
 from neli_router.protocols.induction.suspicion import POWERLESS_LEASES
 from neli_router.protocols.induction.trust import RING_MAX
 from neli_router.protocols.protocol import Settings
-from neli_router.status.replay import Transition
+from neli_router.status.replay import Transition, untrimmed
 
 __all__ = ["Inspection"]
 
@@ -80,11 +81,16 @@ class Inspection:
     """Reads `ledger` to its tip, and stays there: the caller must not read from it meanwhile. Raises LedgerError."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._state = ledger, oldest_state(ledger)
+        self._ledger = ledger
+        untrimmed(self._begin)
+
+    def _begin(self) -> None:
+        ledger, digests = self._ledger, dict[int, int]()
+        self._state = oldest_state(ledger)
         self._echoes: dict[str, _Echo] = {}
         self._digests: dict[str, tuple[int, bool]] = {}
         ledger.seek(self._state.at)
-        tip, digests = ledger.tip(), dict[int, int]()
+        tip = ledger.tip()
         # Only up to the current tip: a busy group never stops writing, and `living` will notice that.
         while self._state.at < tip and (entries := ledger.read(READ_MAX_SECONDS)):
             for entry in entries:
@@ -96,6 +102,18 @@ class Inspection:
                     self._echoes.setdefault(record.by, _Echo()).hear(entry.offset, record, genesis.lease)
                     if record.digest is not UNSET and (mine := digests.get(record.at)) is not None:
                         self._digests[record.by] = record.at, mine == int(record.digest, 16)
+
+    def _following(self, seconds: float) -> Iterator[list[Transition]]:
+        """Yields the changes of each read, for `seconds`. If records were dropped unread, it starts over. It does not
+        listen meanwhile, so the `seconds` start over, too."""
+        give_up_at = host_clock() + seconds
+        while (left := give_up_at - host_clock()) > 0:
+            try:
+                entries = self._ledger.read(min(left, READ_MAX_SECONDS))
+            except LedgerTrimmed:
+                untrimmed(self._begin)
+                give_up_at, entries = host_clock() + seconds, []
+            yield [self._take(entry) for entry in entries]
 
     def _take(self, entry: Entry) -> Transition:
         # Of any version: `mismatch` compares that with the settings, and the rest can be told all the same.
@@ -159,10 +177,9 @@ class Inspection:
 
     def await_state(self, ready: Callable[[State], bool], seconds: float) -> bool:
         """Read on until the state is `ready`, for at most `seconds`; return whether it is. Raises LedgerError."""
-        give_up_at = host_clock() + seconds
-        while not ready(self._state) and (left := give_up_at - host_clock()) > 0:
-            for entry in self._ledger.read(min(left, READ_MAX_SECONDS)):
-                self._take(entry)
+        news = self._following(seconds)
+        while not ready(self._state) and next(news, None) is not None:
+            pass
         return ready(self._state)
 
     def living(self, seconds: float, *, name: str | None = None) -> str | None:
@@ -170,12 +187,10 @@ class Inspection:
 
         Raises LedgerError.
         """
-        give_up_at = host_clock() + seconds
-        while (left := give_up_at - host_clock()) > 0:
-            for entry in self._ledger.read(min(left, READ_MAX_SECONDS)):
-                record = self._take(entry).record
-                if isinstance(record, BY_MEMBERS):
-                    seat = self._state.seats.get(record.by)
+        for changes in self._following(seconds):
+            for change in changes:
+                if isinstance(record := change.record, BY_MEMBERS):
+                    seat = change.after.seats.get(record.by)
                     writer = record.by if seat is None else seat.name
                     if name is None or writer == name:
                         return writer

@@ -54,6 +54,7 @@ __all__ = [
     "state_before",
     "step",
     "tip_above",
+    "untrimmed",
 ]
 
 PATIENCE = 30.0
@@ -65,7 +66,7 @@ TIP_MAX = 2.0
 how far the log goes."""
 
 LOOKS_MAX = 8
-"""How often to look for the state at an offset when records are dropped meanwhile."""
+"""How often to read when records are dropped meanwhile."""
 
 READ_MAX_SECONDS = 0.5
 RETRY_EVERY = 0.05
@@ -185,13 +186,7 @@ def state_before(ledger: Ledger, offset: int) -> State | None:
     If too much was dropped for that, returns the first state above that can be known: its `at` is higher than `offset`.
     None if the ledger holds no snapshot from which any state could be known. Raises like `between`.
     """
-    for look in range(LOOKS_MAX):
-        try:
-            return _state_before(ledger, offset)
-        except LedgerTrimmed:  # Records were dropped after the start was looked up. The rest has a newer snapshot.
-            if look == LOOKS_MAX - 1:
-                raise
-    raise AssertionError("the last look returns or raises")
+    return untrimmed(lambda: _state_before(ledger, offset))
 
 
 def between(ledger: Ledger, start: int, end: int, *, patience: float = PATIENCE) -> Iterator[Entry]:
@@ -228,6 +223,15 @@ def tip_above(ledger: Ledger, end: int, *, patience: float = PATIENCE) -> int:
             )
         time.sleep(RETRY_EVERY)
     return tip
+
+
+def untrimmed(read: Callable[[], Answer]) -> Answer:
+    """The result of `read`, which starts over if records were dropped before it came to them: the rest has a newer
+    snapshot. Raises LedgerTrimmed if that happens LOOKS_MAX times."""
+    for _ in range(LOOKS_MAX - 1):
+        with suppress(LedgerTrimmed):
+            return read()
+    return read()
 
 
 def patiently(ask: Callable[[], Answer], *, patience: float = PATIENCE) -> Answer:

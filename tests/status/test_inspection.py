@@ -4,12 +4,15 @@ from contextlib import closing
 from pathlib import Path
 
 from neli_router import Config, Layout, Member
+from neli_router.drivers.ledgers.base import Entry
 from neli_router.drivers.ledgers.memory import MemoryLedger, MemoryLog
 from neli_router.drivers.ledgers.sqlite.ledger import SqliteLedger
 from neli_router.protocols.induction.digest import digest_text
 from neli_router.protocols.induction.records import Beat, Record, encode
+from neli_router.protocols.induction.snapshots import snapshot
 from neli_router.status.inspection import Inspection
-from tests.support.records import genesis, join
+from tests.support.records import beat, genesis, join
+from tests.support.waiting import PATIENCE
 
 LEASE = 0.2
 
@@ -69,3 +72,34 @@ def test_members_whose_beats_come_back_too_late_are_powerless_and_told_with_how_
         assert ["bob"] == list(found)
         assert round_trip <= found["bob"] <= round_trip + 1 / 6 + 1e-9
     assert {} == Inspection(beating({"alice": 0.95}, leases=8)).powerless  # A few leases prove nothing.
+
+
+class Overtaken(MemoryLedger):
+    """Its group never stops writing. Before a read that is due, it drops what that read would return."""
+
+    due = 0
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.group = MemoryLedger(log)
+
+    def read(self, timeout: float) -> list[Entry]:
+        if self.due:
+            self.due -= 1
+            self.group.append([encode(snapshot("a", Inspection(self.group).state))])
+            self.group.trim(self.group.tip() - 1)
+        self.group.append([encode(beat("a"))])
+        return super().read(timeout)
+
+
+def test_records_that_were_dropped_before_they_were_read_are_in_a_newer_snapshot() -> None:
+    ledger = Overtaken(MemoryLog())
+    ledger.append([encode(genesis(lease=1.0)), encode(join("a", "anna"))])
+    ledger.due = 1
+    found = Inspection(ledger)
+    assert (0, ["anna"]) == (ledger.due, found.members)
+    for ask in (lambda: found.living(PATIENCE), lambda: found.await_state(lambda state: not ledger.due, PATIENCE)):
+        ledger.due = 1
+        ledger.group.append([encode(beat("a"))])
+        assert ask()
+    assert Inspection(ledger.group).state.digest == found.state.digest
