@@ -43,7 +43,7 @@ class LeaderScheduler(Scheduler):
     def __init__(self, *arguments: Any, lazy: bool = False, **options: Any) -> None:
         super().__init__(*arguments, lazy=lazy, **options)
         if not lazy:  # Beat makes a lazy one, too, just to show it.
-            self.runs = sqlite3.connect(os.environ.get("BEAT_RUNS", "beat.db"), isolation_level=None)
+            self.runs = sqlite3.connect(os.environ.get("BEAT_RUNS", "beat.db"), timeout=60, isolation_level=None)
             self.runs.execute("CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, at REAL NOT NULL)")
             fence.install(self.runs)
             ledger, lease = os.environ.get("NELI_LEDGER", "sqlite:jobs.db"), os.environ.get("NELI_LEASE", "1")
